@@ -1,0 +1,1 @@
+"""The HTTP server. Knows HTTP and time, never torch."""

@@ -1,0 +1,47 @@
+"""The engine's configuration: frozen, validated once, one line of meaning per field."""
+
+from __future__ import annotations
+
+import msgspec
+
+POLICIES = ("fcfs", "priority")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything an engine process needs to start. Sent to it as JSON."""
+
+    # Behaviour
+    model: str  # directory in Hugging Face format
+    served_model_name: str = ""  # name in responses; empty: the directory's name
+    dtype: str = "auto"  # weights and cache; auto: the checkpoint's
+    device: str = "auto"  # cpu, cuda, cuda:N; auto: cuda if there is one
+    max_model_len: int | None = None  # tokens; None: the checkpoint's limit, or what fits the cache
+    policy: str = "fcfs"
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    seed: int = 0  # for requests without one
+
+    # Performance
+    block_size: int = 16  # tokens per block; larger: less metadata, coarser prefix reuse
+    layers_per_unit: int = 4  # F; the number of layers gives the classical layout
+    max_num_seqs: int = 256  # requests in one step
+    max_num_batched_tokens: int = 2048  # tokens in one step; larger: better prefill throughput, longer ITL
+    max_num_waiting: int = 4096  # requests queued in the engine before it refuses
+    cache_memory_bytes: int | None = None  # device pool; None: a share of free memory
+    num_threads: int | None = None  # CPU kernels; None: all cores
+
+    def __post_init__(self) -> None:
+        _require(self.dtype in DTYPES, f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        _require(self.policy in POLICIES, f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
+        _require(1 <= self.block_size <= 256, "block_size must be between 1 and 256")
+        for name in ("layers_per_unit", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        for name in ("max_model_len", "cache_memory_bytes", "num_threads"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"{name} must be at least 1")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)

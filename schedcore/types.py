@@ -1,0 +1,158 @@
+"""What crosses between gateway and engine: inert, frozen values (seam 1).
+
+Request ids are integers chosen by the submitting client, unique among its open requests; the HTTP id of a
+response stays in the gateway. Token counts are in tokens, durations in milliseconds where the name says so.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class RequestClass(enum.IntEnum):
+    """The three kinds of traffic, in order of precedence."""
+
+    ONLINE = 0
+    OFFLINE = 1
+    ADVISORY = 2
+
+
+class FinishReason(enum.IntEnum):
+    """Why a request ended; every accepted request gets exactly one delta whose reason is not NONE."""
+
+    NONE = 0
+    STOP = 1  # a stop token or the end-of-sequence token was sampled
+    LENGTH = 2  # max_tokens, or the model's context is full
+    ABORT = 3  # the client or an operator ended it
+    ERROR = 4  # refused or failed; TokenDelta.error says why
+
+
+class ErrorCode(enum.StrEnum):
+    """Machine-readable causes of FinishReason.ERROR."""
+
+    QUEUE_FULL = "queue_full"
+    TOO_LONG = "too_long"
+    DUPLICATE_ID = "duplicate_id"
+    INVALID = "invalid"
+    ENGINE_DEAD = "engine_dead"
+    INTERNAL = "internal"
+
+
+class EngineError(msgspec.Struct, frozen=True, array_like=True):
+    code: ErrorCode
+    message: str
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the next token is chosen. Penalties follow OpenAI (frequency, presence) and Hugging Face (repetition)."""
+
+    temperature: float = 1.0  # 0 means greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 means all
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None  # None: the engine draws one; equal seeds give equal tokens, whatever else is in the batch
+    num_logprobs: int | None = None  # None: no logprobs; 0: of the sampled token only; n: and the n likeliest
+    num_prompt_logprobs: int | None = None  # the same for the prompt's tokens (echo with logprobs)
+
+
+class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One sequence to generate. `n` choices are n requests that share a prompt."""
+
+    request_id: int
+    prompt_token_ids: list[int]
+    max_tokens: int
+    sampling: SamplingParams = SamplingParams()
+    min_tokens: int = 0  # stop tokens cannot be sampled before this many output tokens
+    stop_token_ids: list[int] = []  # end-of-sequence tokens included, unless ignored
+    request_class: RequestClass = RequestClass.ONLINE
+    priority: int = 0  # smaller runs earlier, within policy `priority`
+    ttft_target_ms: float | None = None
+    itl_target_ms: float | None = None
+    age_ms: float = 0.0  # time the request has spent before it was submitted; arrival = receipt - age
+    tenant: str = ""
+    session_id: str = ""
+    cache_salt: str = ""  # requests share cached prefixes only under equal salts
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities (natural) at one position: of the token itself, its rank, and of the likeliest alternatives."""
+
+    token_id: int
+    logprob: float
+    rank: int  # 1 is the likeliest
+    top: list[tuple[int, float]] = []  # descending
+
+
+class TokenDelta(msgspec.Struct, frozen=True, array_like=True):
+    """What one step added to one request. The last one of a request has finish_reason != NONE."""
+
+    request_id: int
+    token_ids: list[int]
+    finish_reason: FinishReason = FinishReason.NONE
+    stop_token_id: int | None = None  # the stop token that ended it; it is also the last of token_ids
+    num_cached_tokens: int = 0  # prompt tokens served from the prefix cache; meaningful on the first delta
+    logprobs: list[TokenLogprobs] | None = None  # one per token of token_ids, if asked for
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # on the first delta, if asked for; [0] is None
+    error: EngineError | None = None
+
+
+class AdvisoryEvent(enum.StrEnum):
+    TYPING = "typing"
+    AGENT_STEP = "agent_step"
+    CANCEL = "cancel"
+
+
+class Advisory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Notice that a session will soon send a request."""
+
+    session_id: str
+    event: AdvisoryEvent
+    tenant: str = ""
+    eta_ms: float | None = None
+    lease_ms: float | None = None
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What an engine says of itself once, when it is ready."""
+
+    model: str
+    dtype: str
+    device: str
+    vocab_size: int
+    max_model_len: int
+    block_size: int
+    num_units: int
+    units_per_block: int  # units that one kv block takes over all layer groups
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    policy: str
+    startup_seconds: float
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """A snapshot for metrics and admission. Counters grow monotonically from the engine's start."""
+
+    num_running: list[int]  # per RequestClass
+    num_waiting: list[int]  # per RequestClass
+    num_waiting_tokens: int
+    num_units: int
+    num_free_units: int
+    num_cached_units: int  # evictable
+    num_steps: int
+    num_prompt_tokens: int  # computed or served from the cache
+    num_output_tokens: int
+    num_cached_prompt_tokens: int
+    num_queried_prompt_tokens: int
+    num_preemptions: int
+    num_evicted_blocks: int
+    num_finished: list[int]  # per FinishReason
+    step_seconds: float  # sum over steps, wall
+    schedule_seconds: float  # sum over steps in the core's schedule()
+    commit_seconds: float  # sum over steps in the core's commit()
+    execute_seconds: float  # sum over steps in the executor

@@ -1,0 +1,77 @@
+"""The messages between gateway and engine, and their encoding: msgpack, one message per ZeroMQ frame.
+
+The engine binds a ROUTER socket, each gateway connects a DEALER. A tagged union per direction, so that an unknown
+message fails to decode instead of being misread.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, TokenDelta
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """First message of a gateway; answered by Ready when the model is loaded."""
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    request: EngineRequest
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """Idempotent: an unknown or finished id is ignored."""
+
+    request_id: int
+
+
+class Advise(msgspec.Struct, frozen=True, tag="advise"):
+    advisory: Advisory
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    """Abort everything open, answer with the final deltas, then exit."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    info: EngineInfo
+
+
+class Deltas(msgspec.Struct, frozen=True, tag="deltas"):
+    """All that one step produced for this gateway, in plan order."""
+
+    deltas: list[TokenDelta]
+
+
+class Stats(msgspec.Struct, frozen=True, tag="stats"):
+    """Sent unasked, a few times a second while working and once when the engine falls idle."""
+
+    stats: EngineStats
+
+
+class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
+    """The engine is about to exit; every open request has failed."""
+
+    message: str
+
+
+ToEngine = Hello | Submit | Abort | Advise | Shutdown
+ToGateway = Ready | Deltas | Stats | Fatal
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_to_gateway = msgspec.msgpack.Decoder(ToGateway)
+
+
+def encode(message: ToEngine | ToGateway) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_to_engine(frame: bytes) -> ToEngine:
+    """Raises msgspec.DecodeError or msgspec.ValidationError on anything else than a ToEngine message."""
+    return _to_engine.decode(frame)
+
+
+def decode_to_gateway(frame: bytes) -> ToGateway:
+    """Raises msgspec.DecodeError or msgspec.ValidationError on anything else than a ToGateway message."""
+    return _to_gateway.decode(frame)

@@ -1,0 +1,1 @@
+"""The engine process: loop, model runner, kernels. Knows tensors, never HTTP."""

@@ -1,0 +1,47 @@
+"""The device pool and its block tables, as kernels see them (see cpp/core/batch_plan.h and docs/caching.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+NUM_VECTOR_KINDS = 2  # K, V
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPool:
+    """All cache memory of one device.
+
+    A unit holds block_size consecutive tokens x F consecutive layers x one vector kind. The vector of token p of a
+    request in `row`, layer l, kind k lies at
+        data[block_table[row, l // F, k, p // block_size], l % F, p % block_size]
+    """
+
+    data: torch.Tensor  # [num_units, F, block_size, d_kv], d_kv = num_kv_heads * head_dim
+    block_table: torch.Tensor  # int32 [max_num_seqs, num_groups, NUM_VECTOR_KINDS, max_blocks_per_seq]
+    num_kv_heads: int
+    head_dim: int
+
+    @property
+    def layers_per_unit(self) -> int:
+        return self.data.shape[1]
+
+    @property
+    def block_size(self) -> int:
+        return self.data.shape[2]
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """One flattened batch on the device: T tokens of S sequences. Integer tensors are int32 and contiguous."""
+
+    token_ids: torch.Tensor  # [T]
+    positions: torch.Tensor  # [T]
+    token_row: torch.Tensor  # [T] row in UnitPool.block_table
+    query_start: torch.Tensor  # [S + 1]
+    seq_lens: torch.Tensor  # [S] tokens with cache, this step's included
+    rows: torch.Tensor  # [S]
+    sample_tokens: torch.Tensor  # int64 [num_samples], indices into the T tokens whose logits are needed
+    max_query_len: int
+    max_seq_len: int
