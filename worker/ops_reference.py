@@ -1,0 +1,98 @@
+"""The torch twin of every kernel: plain, slow, obviously right.
+
+Oracle of tests/kernels and fallback on devices without kernels. Same names and contracts as worker/ops.py.
+T tokens, S sequences; float32 inside, results in the dtype of the input.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+
+from worker.unit_pool import StepBatch, UnitPool
+
+K, V = 0, 1  # vector kinds
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    y = x.float()  # [..., H]
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)
+    return (y * weight.float()).to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+    residual.add_(x)
+    return rms_norm(residual, weight, eps)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.float().chunk(2, dim=-1)  # [T, I] each
+    return (F.silu(gate) * up).to(gate_up.dtype)
+
+
+def rope_kv_write(
+    q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor | None, batch: StepBatch, pool: UnitPool, layer: int
+) -> None:
+    if cos_sin is not None:
+        cos, sin = cos_sin[batch.positions.long()].unsqueeze(1).chunk(2, dim=-1)  # [T, 1, rot / 2] each
+        q.copy_(_rotate(q, cos, sin))
+        k = _rotate(k, cos, sin)
+    for kind, vectors in ((K, k), (V, v)):  # [T, n_kv, hd]
+        units, slots = _locate(pool, batch.token_row.long(), layer, kind, batch.positions.long())
+        pool.data[units, layer % pool.layers_per_unit, slots] = vectors.flatten(1).to(pool.data.dtype)
+
+
+def paged_attention(
+    q: Tensor, batch: StepBatch, pool: UnitPool, layer: int, scale: float, sliding_window: int = 0
+) -> Tensor:
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    start = batch.query_start.tolist()
+    for s, (row, seq_len) in enumerate(zip(batch.rows.tolist(), batch.seq_lens.tolist(), strict=True)):
+        queries = slice(start[s], start[s + 1])
+        k = _gather(pool, row, layer, K, seq_len)  # [seq_len, n_kv, hd]
+        v = _gather(pool, row, layer, V, seq_len)
+        out[queries] = _attend(q[queries].float(), k, v, scale, sliding_window).to(q.dtype)
+    return out
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates dimension i against i + rot / 2, for i < rot / 2; the rest of the head stays. x [T, heads, hd]."""
+    half = cos.shape[-1]
+    a, b, rest = x.float().split((half, half, x.shape[-1] - 2 * half), dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), dim=-1).to(x.dtype)
+
+
+def _locate(pool: UnitPool, row: Tensor | int, layer: int, kind: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit and slot of each position."""
+    table = pool.block_table[row, layer // pool.layers_per_unit, kind]  # [(n,) max_blocks]
+    blocks = positions // pool.block_size
+    units = table[blocks] if table.dim() == 1 else table.gather(1, blocks[:, None])[:, 0]
+    return units.long(), positions % pool.block_size
+
+
+def _gather(pool: UnitPool, row: int, layer: int, kind: int, seq_len: int) -> Tensor:
+    """Vectors [0, seq_len) of one sequence as float32 [seq_len, num_kv_heads, head_dim]."""
+    positions = torch.arange(seq_len, device=pool.data.device)
+    units, slots = _locate(pool, row, layer, kind, positions)
+    vectors = pool.data[units, layer % pool.layers_per_unit, slots]
+    return vectors.float().view(seq_len, pool.num_kv_heads, pool.head_dim)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, sliding_window: int) -> Tensor:
+    """q [n, n_heads, hd], the last n of the seq_len positions; k, v [seq_len, n_kv, hd] -> [n, n_heads, hd]."""
+    n, n_heads, _ = q.shape
+    seq_len, n_kv, _ = k.shape
+    k, v = (x.repeat_interleave(n_heads // n_kv, dim=1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    query_pos = torch.arange(seq_len - n, seq_len, device=q.device)[:, None]
+    key_pos = torch.arange(seq_len, device=q.device)[None, :]
+    visible = key_pos <= query_pos
+    if sliding_window > 0:
+        visible &= key_pos > query_pos - sliding_window
+    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, v)
