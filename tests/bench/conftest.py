@@ -1,0 +1,8 @@
+"""The modules of bench/ are scripts beside each other, not a package: importable by their own names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))

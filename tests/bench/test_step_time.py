@@ -1,0 +1,39 @@
+"""The core's share of a step, from two readings of /metrics."""
+
+from __future__ import annotations
+
+import pytest
+from step_time import StepTime, read_step_time
+
+PAGE = """\
+# TYPE hocket_step_seconds histogram
+hocket_step_seconds_bucket{{le="+Inf"}} {steps}
+hocket_step_seconds_sum {seconds}
+hocket_step_seconds_count {steps}
+# TYPE hocket_core_step_seconds summary
+hocket_core_step_seconds_sum{{phase="schedule"}} {schedule}
+hocket_core_step_seconds_count{{phase="schedule"}} {steps}
+hocket_core_step_seconds_sum{{phase="commit"}} {commit}
+hocket_core_step_seconds_count{{phase="commit"}} {steps}
+"""
+
+
+def test_difference_of_two_readings() -> None:
+    before = read_step_time(PAGE.format(steps=100, seconds=2.0, schedule=0.010, commit=0.005))
+    after = read_step_time(PAGE.format(steps=300, seconds=4.0, schedule=0.020, commit=0.010))
+    assert before is not None
+    assert after is not None
+    step = after.since(before)
+    assert step.num_steps == 200
+    assert step.core_us_per_step == pytest.approx(75)
+    assert step.core_ratio == pytest.approx(0.0075)
+
+
+def test_peer_without_our_metrics_has_no_step_time() -> None:
+    assert read_step_time("# TYPE other gauge\nother 1\n") is None
+    assert read_step_time("") is None
+
+
+def test_interval_without_steps_has_no_time_per_step() -> None:
+    idle = StepTime(5, 1.0, 0.1).since(StepTime(5, 1.0, 0.1))
+    assert (idle.core_us_per_step, idle.core_ratio) == (0.0, 0.0)
