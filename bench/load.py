@@ -14,19 +14,19 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-import aiohttp
 import msgspec
 import orjson
 import uvloop
 from arrivals import gamma_arrivals
+from http_stream import HttpStream, OnPiece
 from load_report import summarize
 from request_trace import RequestTrace
 from workload import Workload
 
 Progress = Callable[[RequestTrace], None]
-READ_TIMEOUT_SECONDS = 600.0
+TIMEOUT_SECONDS = 600.0  # of one request
 
 
 class LoadClient:
@@ -35,57 +35,74 @@ class LoadClient:
     def __init__(self, base_url: str, on_finish: Progress = lambda trace: None) -> None:
         self._base_url = base_url.rstrip("/")
         self._on_finish = on_finish
+        self._idle: list[HttpStream] = []
 
     async def __aenter__(self) -> LoadClient:
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=READ_TIMEOUT_SECONDS)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self._session.close()
+        for connection in self._idle:
+            connection.close()
 
     async def model_name(self) -> str:
-        async with self._session.get(f"{self._base_url}/v1/models", raise_for_status=True) as response:
-            return str(orjson.loads(await response.read())["data"][0]["id"])
+        """The first model that the server lists."""
+        answer = bytearray()
+        status = await self._request("GET", "/v1/models", b"", lambda now, piece: answer.extend(piece))
+        if status != 200:
+            raise ConnectionError(f"{self._base_url}/v1/models answered {status}")
+        return str(orjson.loads(answer)["data"][0]["id"])
 
     async def send(self, body: bytes, arrival: float | None = None) -> RequestTrace:
         """One request to its end; a failure is written into the trace, never raised."""
         trace = RequestTrace(time.perf_counter() if arrival is None else arrival)
+        reader = CompletionReader(trace)
         try:
-            await self._stream(body, trace)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                status = await self._request("POST", "/v1/completions", body, reader.feed)
+            reader.finish(status, orjson.loads(body)["max_tokens"])
+        except (TimeoutError, OSError, ValueError) as error:
             trace.error = f"{type(error).__name__}: {error}"
         trace.completion = time.perf_counter()
         self._on_finish(trace)
         return trace
 
-    async def _stream(self, body: bytes, trace: RequestTrace) -> None:
-        headers = {"Content-Type": "application/json"}
-        async with self._session.post(f"{self._base_url}/v1/completions", data=body, headers=headers) as response:
-            if response.status != 200:
-                trace.error = f"HTTP {response.status}: {(await response.text())[:200]}"
-                return
-            is_done = False
-            async for now, data in server_sent_events(response.content):
-                if data == b"[DONE]":
-                    is_done = True
-                else:
-                    record_chunk(trace, orjson.loads(data), now)
-        if not is_done and not trace.error:
-            trace.error = "stream ended without [DONE]"
-        check_token_count(trace, orjson.loads(body)["max_tokens"])
+    async def _request(self, method: str, path: str, body: bytes, on_piece: OnPiece) -> int:
+        connection = self._idle.pop() if self._idle else None
+        if connection is None or connection.is_closed:
+            connection = await HttpStream.connect(self._base_url)
+        status = await connection.request(method, path, body, on_piece)
+        self._idle.append(connection)
+        return status
 
 
-async def server_sent_events(content: aiohttp.StreamReader) -> AsyncIterator[tuple[float, bytes]]:
-    """(time of arrival, payload) of each `data:` event."""
-    rest = b""
-    async for piece in content.iter_any():
-        now = time.perf_counter()
-        *events, rest = (rest + piece).split(b"\n\n")
+class CompletionReader:
+    """Turns the body of a streamed completion into its trace as it arrives."""
+
+    def __init__(self, trace: RequestTrace) -> None:
+        self._trace = trace
+        self._rest = b""  # an event not yet complete, or a body that is no event stream
+        self._is_done = False
+
+    def feed(self, now: float, piece: bytes) -> None:
+        *events, self._rest = (self._rest + piece).split(b"\n\n")
         for event in events:
-            if event.startswith(b"data:"):
-                yield now, event[5:].strip()
+            if event == b"data: [DONE]":
+                self._is_done = True
+            elif event.startswith(b"data:"):
+                record_chunk(self._trace, orjson.loads(event[5:]), now)
+
+    def finish(self, status: int, num_expected: int) -> None:
+        """Judges the whole response. Too few tokens are an error, since they would flatter the server."""
+        trace = self._trace
+        if status != 200:
+            trace.error = f"HTTP {status}: {self._rest[:200].decode(errors='replace')}"
+        elif not trace.error and not self._is_done:
+            trace.error = "stream ended without [DONE]"
+        elif not trace.error and trace.num_output_tokens != num_expected:
+            trace.error = f"{trace.num_output_tokens} output tokens instead of {num_expected}"
+        elif not trace.error and not trace.chunk_times:
+            trace.error = "no chunk carried a token"
+        del trace.chunk_times[trace.num_output_tokens :]  # a closing chunk carries no token
 
 
 def record_chunk(trace: RequestTrace, chunk: dict[str, object], now: float) -> None:
@@ -97,15 +114,6 @@ def record_chunk(trace: RequestTrace, chunk: dict[str, object], now: float) -> N
         trace.num_output_tokens = usage["completion_tokens"]
     if "error" in chunk:
         trace.error = f"error event: {chunk['error']}"
-
-
-def check_token_count(trace: RequestTrace, expected: int) -> None:
-    """Too few tokens are an error, since they would flatter the server; a closing chunk without a token is dropped."""
-    if not trace.error and trace.num_output_tokens != expected:
-        trace.error = f"{trace.num_output_tokens} output tokens instead of {expected}"
-    if not trace.error and not trace.chunk_times:
-        trace.error = "no chunk carried a token"
-    del trace.chunk_times[max(trace.num_output_tokens, 1) :]
 
 
 async def closed_loop(client: LoadClient, bodies: Iterable[bytes], concurrency: int) -> list[RequestTrace]:

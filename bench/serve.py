@@ -37,7 +37,7 @@ from workload import Workload, fitted_workload
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 MODELS = ROOT / "models"
-DEMO_MODEL = ROOT / "gateway" / "demo_model"
+DEMO_MODEL = ROOT / "worker" / "demo_model"
 OURS = "hocket"
 OUR_COMMAND = f"{shlex.quote(str(Path(sys.executable).with_name('hocket')))} serve {{model}} --port {{port}}"
 MIN_REQUESTS = 8
