@@ -13,4 +13,5 @@ def base_url() -> str | None:
 
 
 def api_key() -> str | None:
-    return os.environ.get(API_KEY_VARIABLE) or None
+    """The first, if there are several with commas between them: the server reads the same variable that way."""
+    return os.environ.get(API_KEY_VARIABLE, "").split(",")[0].strip() or None

@@ -38,6 +38,7 @@ class BaseStream(Generic[Chunk, Result]):
         self._is_done = False  # the server has said so
         self._is_closed = False
         self._started: float | None = None
+        self._arrived = 0.0  # what was read last; a reader that is slow to take it is not the server's delay
         self._first_text: float | None = None
         self._last_text: float | None = None
         self._ended: float | None = None
@@ -45,7 +46,7 @@ class BaseStream(Generic[Chunk, Result]):
     @property
     def request_id(self) -> str | None:
         """What the server's log calls this request; None before it has answered."""
-        return self._response.headers.get("x-request-id") if self._response else None
+        return self._response.headers.get("x-request-id") if self._response is not None else None
 
     @property
     def usage(self) -> Usage | None:
@@ -74,6 +75,7 @@ class BaseStream(Generic[Chunk, Result]):
 
     def _push(self, data: bytes | None) -> None:
         """What was read; None at the end of the body."""
+        self._arrived = self._clock()
         if data is not None:
             self._events.extend(self._decoder.feed(data))
         elif self._is_done:
@@ -89,7 +91,7 @@ class BaseStream(Generic[Chunk, Result]):
             if event.data != DONE:
                 return self._take(event)
             self._is_done = True
-            self._ended = self._clock()
+            self._ended = self._arrived
         return None
 
     def _take(self, event: ServerSentEvent) -> Chunk:
@@ -98,7 +100,7 @@ class BaseStream(Generic[Chunk, Result]):
             raise stream_error(payload, self.request_id)
         chunk = decode(self._call.chunk, payload)
         if self._accumulator.add(chunk):
-            self._last_text = self._clock()
+            self._last_text = self._arrived
             if self._first_text is None:
                 self._first_text = self._last_text
         return chunk

@@ -284,9 +284,9 @@ def test_timings_are_defined_by_the_first_and_the_last_text() -> None:
     for seconds, data in [(0.1, role), (0.5, first), (0.6, second), (0.9, third), (1.0, end + usage), (1.2, done)]:
         now = 10.0 + seconds
         stream._push(data)
+        now = 99.0  # the reader takes its time, which is not the server's
         while stream._pull() is not None:
             pass
-    now = 99.0
     timings = stream.snapshot.timings
     assert timings.ttft_ms == pytest.approx(500)
     assert timings.tpot_ms == pytest.approx(200)  # three tokens, two gaps

@@ -32,6 +32,8 @@ class FakeChatServer:
     api_key: str | None = None
     # Streams stop after this many words and wait until their client has gone
     hold_after: int | None = None
+    # More user messages than this in one chat are refused
+    max_turns: int = 1000
     received: list[Received] = field(default_factory=list)
     refusals: deque[tuple[int, str, dict[str, str]]] = field(default_factory=deque)
     # Set when a stream's client went away before its end
@@ -82,7 +84,6 @@ class FakeChatServer:
         assert request.transport is not None
         peer = request.transport.get_extra_info("peername")
         self.received.append(Received(request.path, request.headers.copy(), body, peer))
-        request["body"] = body
         if self.refusals:
             return error(*self.refusals.popleft())
         if self.api_key and request.headers.get("authorization") != f"Bearer {self.api_key}":
@@ -100,16 +101,18 @@ class FakeChatServer:
         return web.json_response({"object": "list", "data": cards})
 
     async def _tokenize(self, request: web.Request) -> web.StreamResponse:
-        body = request["body"]
+        body = await request.json()
         text = body["prompt"] if "prompt" in body else "".join(message["content"] for message in body["messages"])
         tokens = list(text.encode())
         return web.json_response({"tokens": tokens, "count": len(tokens), "max_model_len": 512})
 
     async def _detokenize(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response({"prompt": bytes(request["body"]["tokens"]).decode()})
+        return web.json_response({"prompt": bytes((await request.json())["tokens"]).decode()})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        body = request["body"]
+        body = await request.json()
+        if sum(message["role"] == "user" for message in body["messages"]) > self.max_turns:
+            return error(400, "Too many messages.")
         words = split(f"You said: {body['messages'][-1]['content']}")
         head = {"id": "chatcmpl-1", "created": 1, "model": body.get("model", MODELS[0])}
         used = usage(sum(len(split(message["content"])) for message in body["messages"]), len(words))
@@ -122,7 +125,7 @@ class FakeChatServer:
         return await self._stream(request, [role, *deltas, end, {**head, "choices": [], "usage": used}])
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        body = request["body"]
+        body = await request.json()
         prompts = [body["prompt"]] if isinstance(body["prompt"], str) else body["prompt"]
         texts = [f"{prompt} and so on" for prompt in prompts]
         head = {"id": "cmpl-1", "created": 1, "model": body.get("model", MODELS[0])}
