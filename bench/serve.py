@@ -16,6 +16,7 @@ import contextlib
 import math
 import os
 import shlex
+import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -174,6 +175,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped then, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell start with it ignored
     arguments = parse_arguments()
     commands = {} if arguments.peer_only else {OURS: arguments.server_command}
     if arguments.peer_command:
