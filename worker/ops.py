@@ -1,17 +1,137 @@
 """Every operation with a kernel of ours. The only file that names one.
 
-T tokens in the flattened batch. On CPU activations are float32 and the pool is float32, bfloat16 or float16.
+Shapes, strides, dtypes and devices are checked here, once, at the door; kernels trust what they get. On devices without
+kernels the torch twins of ops_reference.py do the work.
+
+T tokens in the flattened batch. Activations are float32 on CPU, where the pool may be float32, bfloat16 or float16; on
+CUDA they have the pool's dtype. Everything raises ValueError for tensors it cannot take.
 """
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from worker import ops_reference
+from worker.tensor_spec import match
 from worker.unit_pool import StepBatch, UnitPool
+
+try:
+    from worker import _kernels
+
+    _HAS_KERNELS = True
+except ImportError:  # not built: the twins serve
+    _HAS_KERNELS = False
+
+_CPU = -1  # in the place of a CUDA stream
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # kernels/include/dtype.h
+
+
+def backend(device: torch.device) -> str:
+    """What runs the operations on this device: "avx512", "avx2", "generic", "cuda" or "torch"."""
+    if not _HAS_KERNELS:
+        return "torch"
+    if device.type == "cpu":
+        return _kernels.isa()
+    return "cuda" if device.type == "cuda" and _kernels.has_cuda else "torch"
+
+
+def set_num_threads(n: int) -> None:
+    """CPU threads that an operation may use, the caller's included. For torch's own operations too."""
+    torch.set_num_threads(n)
+    if _HAS_KERNELS:
+        _kernels.set_num_threads(n)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [T, H] or [T, heads, H] (rows may be strided), weight [H] -> contiguous, same shape."""
+    if not _has_kernel(x):
+        return ops_reference.rms_norm(x, weight, eps)
+    dtype = _common_dtype(x, weight)
+    if x.dim() == 2:
+        outer, hidden, outer_stride = match("x[T,H|s,1] weight[H|1]", x, weight)
+        inner = inner_stride = 1
+    else:
+        outer, inner, hidden, outer_stride, inner_stride = match("x[T,n,H|s,t,1] weight[H|1]", x, weight)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _kernels.rms_norm(
+        out.data_ptr(), x.data_ptr(), weight.data_ptr(), 0,
+        outer, inner, hidden, outer_stride, inner_stride, eps, dtype, _stream(x),
+    )  # fmt: skip
+    return out
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """residual += x in place, then rms_norm(residual). x [T, H], residual [T, H] contiguous -> contiguous [T, H]."""
+    if not _has_kernel(x):
+        return ops_reference.add_rms_norm(x, residual, weight, eps)
+    dtype = _common_dtype(x, residual, weight)
+    tokens, hidden, stride = match("x[T,H|s,1] residual[T,H|H,1] weight[H|1]", x, residual, weight)
+    out = torch.empty_like(residual)
+    _kernels.rms_norm(
+        out.data_ptr(), x.data_ptr(), weight.data_ptr(), residual.data_ptr(),
+        tokens, 1, hidden, stride, 1, eps, dtype, _stream(x),
+    )  # fmt: skip
+    return out
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up. gate_up [T, 2 I] contiguous, gate first -> [T, I]."""
+    if not _has_kernel(gate_up):
+        return ops_reference.silu_mul(gate_up)
+    dtype = _common_dtype(gate_up)
+    tokens, width = match("gate_up[T,W|W,1]", gate_up)
+    out = torch.empty((tokens, width // 2), dtype=gate_up.dtype, device=gate_up.device)
+    _kernels.silu_mul(out.data_ptr(), gate_up.data_ptr(), tokens, width // 2, dtype, _stream(gate_up))
+    return out
+
+
+def rope_kv_write(
+    q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor | None, batch: StepBatch, pool: UnitPool, layer: int
+) -> None:
+    """Rotates q in place; writes the rotated k, and v, to the pool. k and v stay as they are.
+
+    q [T, n_heads, hd], k and v [T, n_kv, hd]: may be views into one fused projection, rows strided, heads dense.
+    cos_sin float32 [max_position, rot]: rot / 2 cosines, then rot / 2 sines; rot <= hd, even. Dimension i pairs with
+    i + rot / 2 (half-split). None: no rotation.
+    """
+    if not _has_kernel(q):
+        ops_reference.rope_kv_write(q, k, v, cos_sin, batch, pool, layer)
+        return
+    dtype = _common_dtype(q, k, v)
+    step = _step(batch, pool)
+    _, num_heads, _, q_stride, _, k_stride, v_stride = match("q[T,n,d|q,d,1] k[T,m,d|k,d,1] v[T,m,d|v,d,1]", q, k, v)
+    rotary_dim = 0 if cos_sin is None else match("cos_sin[P,R|R,1]", cos_sin)[1]
+    step.check(q, k.shape[1], rotary_dim)
+    _kernels.rope_kv_write(
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), 0 if cos_sin is None else cos_sin.data_ptr(),
+        step.native, layer, num_heads, rotary_dim, q_stride, k_stride, v_stride, dtype, _stream(q),
+    )  # fmt: skip
+
+
+def paged_attention(
+    q: Tensor, batch: StepBatch, pool: UnitPool, layer: int, scale: float, sliding_window: int = 0
+) -> Tensor:
+    """Causal attention of every query token over its sequence's cache. q [T, n_heads, hd] -> contiguous, same shape.
+
+    A query at position p sees keys (p - sliding_window, p], or [0, p] where sliding_window is 0. Its own key and
+    value must be in the pool already. q: rows may be strided, heads are dense.
+    """
+    if not _has_kernel(q):
+        return ops_reference.paged_attention(q, batch, pool, layer, scale, sliding_window)
+    dtype = _common_dtype(q)
+    step = _step(batch, pool)
+    _, num_heads, _, q_stride = match("q[T,n,d|s,d,1]", q)
+    step.check(q, step.num_kv_heads, 0)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    _kernels.paged_attention(
+        out.data_ptr(), q.data_ptr(), step.native, layer, num_heads, q_stride, sliding_window, scale, dtype, 0,
+        _stream(q),
+    )  # fmt: skip
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,49 +144,6 @@ class PackedLinear:
     out_features: int
 
 
-def set_num_threads(n: int) -> None:
-    """CPU threads that a kernel may use, the caller's included."""
-    torch.set_num_threads(n)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [..., H] (rows may be strided), weight [H] -> contiguous [..., H]."""
-    return ops_reference.rms_norm(x, weight, eps)
-
-
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """residual += x in place, then rms_norm(residual). x, residual [T, H]."""
-    return ops_reference.add_rms_norm(x, residual, weight, eps)
-
-
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up. gate_up [T, 2 I], gate first -> [T, I]."""
-    return ops_reference.silu_mul(gate_up)
-
-
-def rope_kv_write(
-    q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor | None, batch: StepBatch, pool: UnitPool, layer: int
-) -> None:
-    """Rotates q in place; writes the rotated k, and v, to the pool. k and v stay as they are.
-
-    q [T, n_heads, hd], k and v [T, n_kv, hd]: may be views into one fused projection, rows strided, heads dense.
-    cos_sin float32 [max_position, rot]: rot / 2 cosines, then rot / 2 sines; rot <= hd, even. Dimension i pairs with
-    i + rot / 2 (half-split). None: no rotation.
-    """
-    ops_reference.rope_kv_write(q, k, v, cos_sin, batch, pool, layer)
-
-
-def paged_attention(
-    q: Tensor, batch: StepBatch, pool: UnitPool, layer: int, scale: float, sliding_window: int = 0
-) -> Tensor:
-    """Causal attention of every query token over its sequence's cache. q [T, n_heads, hd] -> contiguous, same shape.
-
-    A query at position p sees keys (p - sliding_window, p], or [0, p] where sliding_window is 0. Its own key and
-    value must be in the pool already.
-    """
-    return ops_reference.paged_attention(q, batch, pool, layer, scale, sliding_window)
-
-
 def pack_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
     """weight [N, K], bias [N] or None. Copies: the arguments may be freed."""
     n, k = weight.shape
@@ -76,3 +153,83 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
 def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     """x [T, K] -> x @ weight.T + bias, [T, N]."""
     return ops_reference.linear(x, packed.weight, packed.bias)
+
+
+class _Step:
+    """One batch on one pool, checked, as the kernels take it."""
+
+    __slots__ = ("head_dim", "native", "num_kv_heads", "num_tokens", "pool_dtype")
+
+    def __init__(self, batch: StepBatch, pool: UnitPool) -> None:
+        units_shape = match("data[U,F,b,D|u,f,D,1] block_table[R,G,2,B|r,g,B,1]", pool.data, pool.block_table)
+        _, layers_per_unit, block_size, dim, _, _, _, num_groups, max_blocks, *_ = units_shape
+        self.num_tokens, num_seqs = match(
+            "positions[T|1] token_row[T|1] rows[S|1] seq_lens[S|1]",
+            batch.positions, batch.token_row, batch.rows, batch.seq_lens,
+        )  # fmt: skip
+        indices = (batch.positions, batch.token_row, batch.rows, batch.query_start, batch.seq_lens)
+        if pool.data.dtype not in _DTYPES or any(t.dtype is not torch.int32 for t in (pool.block_table, *indices)):
+            raise ValueError("the pool must be of a floating dtype that kernels have, tables and indices int32")
+        if any(t.device != pool.data.device for t in (pool.block_table, *indices)):
+            raise ValueError("the pool, its block table and the batch must be on one device")
+        if batch.query_start.shape != (num_seqs + 1,) or dim != pool.num_kv_heads * pool.head_dim:
+            raise ValueError("query_start must have S + 1 entries, the pool vectors of num_kv_heads * head_dim")
+        if not (pool.data.is_contiguous() and pool.block_table.is_contiguous()):
+            raise ValueError("the pool and its block table must be contiguous")
+        self.pool_dtype = pool.data.dtype
+        self.num_kv_heads, self.head_dim = pool.num_kv_heads, pool.head_dim
+        native_pool = _kernels.PagedPool(
+            pool.data.data_ptr(), pool.block_table.data_ptr(), layers_per_unit, block_size, pool.num_kv_heads,
+            pool.head_dim, num_groups, max_blocks, _DTYPES[pool.data.dtype],
+        )  # fmt: skip
+        self.native = _kernels.Step(
+            native_pool, batch.positions.data_ptr(), batch.token_row.data_ptr(), batch.rows.data_ptr(),
+            batch.query_start.data_ptr(), batch.seq_lens.data_ptr(),
+            self.num_tokens, num_seqs, batch.max_query_len, batch.max_seq_len,
+        )  # fmt: skip
+
+    def check(self, q: Tensor, num_kv_heads: int, rotary_dim: int) -> None:
+        tokens, num_heads, head_dim = q.shape
+        if tokens != self.num_tokens or head_dim != self.head_dim or num_kv_heads != self.num_kv_heads:
+            raise ValueError(
+                f"q {list(q.shape)} and {num_kv_heads} KV heads do not fit a batch of {self.num_tokens} tokens and a "
+                f"pool of {self.num_kv_heads} heads of {self.head_dim}"
+            )
+        if num_heads % num_kv_heads or rotary_dim % 2 or rotary_dim > head_dim:
+            raise ValueError(f"{num_heads} heads over {num_kv_heads} KV heads, {rotary_dim} of {head_dim} rotated")
+        if not q.is_cpu and q.dtype is not self.pool_dtype:
+            raise ValueError(f"on {q.device.type}, q is {q.dtype} but the pool is {self.pool_dtype}")
+
+
+# The step that the layers are in the middle of. Weak: it keeps no pool alive.
+_last_step: tuple[weakref.ref[StepBatch], weakref.ref[UnitPool], _Step] | None = None
+
+
+def _step(batch: StepBatch, pool: UnitPool) -> _Step:
+    global _last_step
+    last = _last_step
+    if last is not None and last[0]() is batch and last[1]() is pool:
+        return last[2]
+    step = _Step(batch, pool)
+    _last_step = (weakref.ref(batch), weakref.ref(pool), step)
+    return step
+
+
+def _has_kernel(x: Tensor) -> bool:
+    return _HAS_KERNELS and (x.is_cpu or (x.is_cuda and _kernels.has_cuda))
+
+
+def _common_dtype(x: Tensor, *others: Tensor) -> int:
+    dtype = x.dtype
+    for other in others:
+        if other.dtype is not dtype or other.is_cpu is not x.is_cpu:
+            raise ValueError(f"expected {dtype} on {x.device}, got {other.dtype} on {other.device}")
+    if x.is_cpu and dtype is not torch.float32:
+        raise ValueError(f"on CPU activations are float32, not {dtype}")
+    if dtype not in _DTYPES:
+        raise ValueError(f"no kernel for {dtype}")
+    return _DTYPES[dtype]
+
+
+def _stream(x: Tensor) -> int:
+    return _CPU if x.is_cpu else torch.cuda.current_stream(x.device).cuda_stream

@@ -63,7 +63,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates dimension i against i + rot / 2, for i < rot / 2; the rest of the head stays. x [T, heads, hd]."""
     half = cos.shape[-1]
-    a, b, rest = x.float().split((half, half, x.shape[-1] - 2 * half), dim=-1)
+    a, b, rest = x[..., :half].float(), x[..., half : 2 * half].float(), x[..., 2 * half :].float()
     return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), dim=-1).to(x.dtype)
 
 

@@ -9,7 +9,7 @@ import torch
 NUM_VECTOR_KINDS = 2  # K, V
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class UnitPool:
     """All cache memory of one device.
 
@@ -32,7 +32,7 @@ class UnitPool:
         return self.data.shape[2]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class StepBatch:
     """One flattened batch on the device: T tokens of S sequences. Integer tensors are int32 and contiguous."""
 
@@ -42,6 +42,6 @@ class StepBatch:
     query_start: torch.Tensor  # [S + 1]
     seq_lens: torch.Tensor  # [S] tokens with cache, this step's included
     rows: torch.Tensor  # [S]
-    sample_tokens: torch.Tensor  # int64 [num_samples], indices into the T tokens whose logits are needed
+    sample_tokens: torch.Tensor  # int64 [num_samples], ascending indices into the T tokens whose logits are needed
     max_query_len: int
     max_seq_len: int

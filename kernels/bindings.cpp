@@ -1,0 +1,170 @@
+// worker._kernels: the launchers as Python functions. Pointers are integers (Tensor.data_ptr()), strides are in
+// elements. Nothing is checked here; that is the work of worker/ops.py. The interpreter lock is released while a kernel
+// runs. A status other than kOk raises RuntimeError.
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "cpu.h"
+#include "paged_attention.h"
+#include "rms_norm.h"
+#include "rope_kv_write.h"
+#include "silu_mul.h"
+
+namespace py = pybind11;
+
+namespace hocket {
+namespace {
+
+using Pointer = uintptr_t;
+
+void* to_pointer(Pointer p) { return reinterpret_cast<void*>(p); }
+template <class T>
+const T* to_const(Pointer p) {
+  return reinterpret_cast<const T*>(p);
+}
+
+void check(Status status) {
+  switch (status) {
+    case Status::kOk:
+      return;
+    case Status::kUnsupportedDType:
+      throw std::runtime_error("no kernel for this combination of dtypes");
+    case Status::kUnsupportedShape:
+      throw std::runtime_error("no kernel for this shape");
+    case Status::kWrongPacking:
+      throw std::runtime_error("the weight was packed for another instruction set");
+    case Status::kDeviceError:
+      throw std::runtime_error("the CUDA runtime refused the launch");
+  }
+}
+
+// A launcher runs on the CPU where `stream` is kCpu, else on that CUDA stream.
+constexpr int64_t kCpu = -1;
+
+#ifdef HOCKET_HAS_CUDA
+#define HOCKET_LAUNCH(op, args, stream) \
+  check((stream) == kCpu ? op##_cpu(args) : op##_cuda(args, reinterpret_cast<void*>(stream)))
+#else
+#define HOCKET_LAUNCH(op, args, stream) check((stream) == kCpu ? op##_cpu(args) : Status::kDeviceError)
+#endif
+
+// What all layers of one step have in common: the pool and the flattened batch. Built once per step.
+struct Step {
+  PagedPool pool;
+  const int32_t* positions;
+  const int32_t* token_row;
+  const int32_t* rows;
+  const int32_t* query_start;
+  const int32_t* seq_lens;
+  int64_t num_tokens;
+  int64_t num_seqs;
+  int64_t max_query_len;
+  int64_t max_seq_len;
+};
+
+PagedPool make_pool(Pointer data, Pointer block_table, int64_t layers_per_unit, int64_t block_size,
+                    int64_t num_kv_heads, int64_t head_dim, int64_t num_groups, int64_t max_blocks, int dtype) {
+  return {
+      to_pointer(data), to_const<int32_t>(block_table), layers_per_unit, block_size, num_kv_heads, head_dim, num_groups,
+      max_blocks,       static_cast<DType>(dtype)};
+}
+
+Step make_step(const PagedPool& pool, Pointer positions, Pointer token_row, Pointer rows, Pointer query_start,
+               Pointer seq_lens, int64_t num_tokens, int64_t num_seqs, int64_t max_query_len, int64_t max_seq_len) {
+  return {pool,
+          to_const<int32_t>(positions),
+          to_const<int32_t>(token_row),
+          to_const<int32_t>(rows),
+          to_const<int32_t>(query_start),
+          to_const<int32_t>(seq_lens),
+          num_tokens,
+          num_seqs,
+          max_query_len,
+          max_seq_len};
+}
+
+void rms_norm(Pointer out, Pointer x, Pointer weight, Pointer residual, int64_t num_outer, int64_t num_inner,
+              int64_t hidden, int64_t outer_stride, int64_t inner_stride, float eps, int dtype, int64_t stream) {
+  const RmsNormArgs args{to_pointer(out),
+                         to_pointer(x),
+                         to_pointer(weight),
+                         to_pointer(residual),
+                         num_outer,
+                         num_inner,
+                         hidden,
+                         outer_stride,
+                         inner_stride,
+                         eps,
+                         static_cast<DType>(dtype)};
+  HOCKET_LAUNCH(rms_norm, args, stream);
+}
+
+void silu_mul(Pointer out, Pointer gate_up, int64_t num_tokens, int64_t intermediate, int dtype, int64_t stream) {
+  const SiluMulArgs args{to_pointer(out), to_pointer(gate_up), num_tokens, intermediate, static_cast<DType>(dtype)};
+  HOCKET_LAUNCH(silu_mul, args, stream);
+}
+
+void rope_kv_write(Pointer q, Pointer k, Pointer v, Pointer cos_sin, const Step& step, int64_t layer, int64_t num_heads,
+                   int64_t rotary_dim, int64_t q_stride, int64_t k_stride, int64_t v_stride, int dtype,
+                   int64_t stream) {
+  const RopeKvWriteArgs args{to_pointer(q),
+                             to_pointer(k),
+                             to_pointer(v),
+                             to_const<float>(cos_sin),
+                             step.positions,
+                             step.token_row,
+                             step.pool,
+                             layer,
+                             step.num_tokens,
+                             num_heads,
+                             rotary_dim,
+                             q_stride,
+                             k_stride,
+                             v_stride,
+                             static_cast<DType>(dtype)};
+  HOCKET_LAUNCH(rope_kv_write, args, stream);
+}
+
+void paged_attention(Pointer out, Pointer q, const Step& step, int64_t layer, int64_t num_heads, int64_t q_stride,
+                     int64_t sliding_window, float scale, int dtype, Pointer workspace, int64_t stream) {
+  const PagedAttentionArgs args{to_pointer(out),      to_pointer(q),    step.rows, step.query_start,
+                                step.seq_lens,        step.pool,        layer,     step.num_tokens,
+                                step.num_seqs,        num_heads,        q_stride,  sliding_window,
+                                step.max_query_len,   step.max_seq_len, scale,     static_cast<DType>(dtype),
+                                to_pointer(workspace)};
+  HOCKET_LAUNCH(paged_attention, args, stream);
+}
+
+void set_isa(const std::string& name) {
+  if (!cpu::set_isa(name.c_str())) throw std::invalid_argument("this CPU or build has no instruction set " + name);
+}
+
+}  // namespace
+}  // namespace hocket
+
+PYBIND11_MODULE(_kernels, m) {
+  using namespace hocket;
+  const auto no_lock = py::call_guard<py::gil_scoped_release>();
+
+  m.def("set_num_threads", &cpu::set_num_threads, no_lock);
+  m.def("num_threads", &cpu::num_threads);
+  m.def("set_isa", &set_isa);
+  m.def("isa", &cpu::isa);
+
+#ifdef HOCKET_HAS_CUDA
+  m.attr("has_cuda") = true;
+#else
+  m.attr("has_cuda") = false;
+#endif
+
+  py::class_<PagedPool>(m, "PagedPool").def(py::init(&make_pool));
+  py::class_<Step>(m, "Step").def(py::init(&make_step));
+
+  m.def("rms_norm", &rms_norm, no_lock);
+  m.def("silu_mul", &silu_mul, no_lock);
+  m.def("rope_kv_write", &rope_kv_write, no_lock);
+  m.def("paged_attention", &paged_attention, no_lock);
+}

@@ -1,0 +1,70 @@
+// Chooses the instruction set and forwards the launchers to it.
+#include <string_view>
+
+#include "cpu.h"
+#include "kernel_table.h"
+
+namespace hocket {
+namespace cpu {
+
+namespace generic {
+extern const KernelTable kTable;
+}
+#ifdef HOCKET_X86
+namespace avx2 {
+extern const KernelTable kTable;
+}
+namespace avx2_w16 {
+extern const KernelTable kTable;
+}
+namespace avx512 {
+extern const KernelTable kTable;
+}
+#endif
+
+namespace {
+
+// The table of that name, or null where this CPU cannot run it.
+const KernelTable* find_table(std::string_view name) {
+  if (name == "generic") return &generic::kTable;
+#ifdef HOCKET_X86
+  __builtin_cpu_init();
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (name == "avx2" && has_avx2) return &avx2::kTable;
+  if (name == "avx2_w16" && has_avx2) return &avx2_w16::kTable;
+  if (name == "avx512" && has_avx512) return &avx512::kTable;
+#endif
+  return nullptr;
+}
+
+const KernelTable* best_table() {
+  for (std::string_view name : {"avx512", "avx2"}) {
+    if (const KernelTable* table = find_table(name)) return table;
+  }
+  return &generic::kTable;
+}
+
+const KernelTable* active = best_table();
+
+}  // namespace
+
+const char* isa() { return active->isa; }
+
+bool set_isa(const char* name) {
+  const KernelTable* table = find_table(name);
+  if (table == nullptr) return false;
+  active = table;
+  return true;
+}
+
+}  // namespace cpu
+
+Status rms_norm_cpu(const RmsNormArgs& args) { return cpu::active->rms_norm(args); }
+Status silu_mul_cpu(const SiluMulArgs& args) { return cpu::active->silu_mul(args); }
+Status rope_kv_write_cpu(const RopeKvWriteArgs& args) { return cpu::active->rope_kv_write(args); }
+Status paged_attention_cpu(const PagedAttentionArgs& args) { return cpu::active->paged_attention(args); }
+
+}  // namespace hocket

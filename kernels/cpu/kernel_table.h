@@ -1,0 +1,19 @@
+// The CPU kernels of one instruction set. Each is compiled from the same sources into a namespace of its own.
+#pragma once
+
+#include "paged_attention.h"
+#include "rms_norm.h"
+#include "rope_kv_write.h"
+#include "silu_mul.h"
+
+namespace hocket::cpu {
+
+struct KernelTable {
+  const char* isa;
+  Status (*rms_norm)(const RmsNormArgs&);
+  Status (*silu_mul)(const SiluMulArgs&);
+  Status (*rope_kv_write)(const RopeKvWriteArgs&);
+  Status (*paged_attention)(const PagedAttentionArgs&);
+};
+
+}  // namespace hocket::cpu

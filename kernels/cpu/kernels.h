@@ -1,0 +1,15 @@
+// What each instruction set implements; see kernel_table.h.
+#pragma once
+
+#include "kernel_table.h"
+
+namespace hocket::cpu::HOCKET_ISA {
+
+Status rms_norm(const RmsNormArgs& args);
+Status silu_mul(const SiluMulArgs& args);
+Status rope_kv_write(const RopeKvWriteArgs& args);
+Status paged_attention(const PagedAttentionArgs& args);
+
+extern const KernelTable kTable;
+
+}  // namespace hocket::cpu::HOCKET_ISA

@@ -1,0 +1,213 @@
+// Vectors of kWidth floats, in the compiler's own vector types, so that one source serves every instruction set.
+//
+// Included by files that are compiled once per instruction set, with HOCKET_ISA (a namespace) and HOCKET_SIMD_WIDTH set
+// by the build. Everything here lives in that namespace, and such files use no inline function or template of anybody
+// else: the linker keeps one copy of those, and it might be the one with the wrong instructions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dtype.h"
+
+#if defined(__AVX2__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#if !defined(HOCKET_ISA) || !defined(HOCKET_SIMD_WIDTH)
+#error "compile this with HOCKET_ISA and HOCKET_SIMD_WIDTH"
+#endif
+
+namespace hocket::cpu::HOCKET_ISA {
+
+constexpr int kWidth = HOCKET_SIMD_WIDTH;
+
+typedef float Vec __attribute__((vector_size(kWidth * 4)));
+typedef int32_t IntVec __attribute__((vector_size(kWidth * 4)));
+typedef uint32_t UintVec __attribute__((vector_size(kWidth * 4)));
+typedef uint16_t HalfVec __attribute__((vector_size(kWidth * 2)));
+typedef float Vec4 __attribute__((vector_size(16)));
+
+constexpr float kInfinity = __builtin_inff();
+
+template <class T>
+constexpr T min(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+constexpr T max(T a, T b) {
+  return a < b ? b : a;
+}
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+template <class To, class From>
+inline To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+inline Vec splat(float x) { return Vec{} + x; }
+inline IntVec splat(int32_t x) { return IntVec{} + x; }
+inline Vec select(IntVec mask, Vec yes, Vec no) { return mask ? yes : no; }
+inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+
+inline float load_scalar(const float* p) { return *p; }
+
+// ---- float32 ----
+
+inline Vec load(const float* p) {
+  Vec v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return v;
+}
+inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof(v)); }
+
+// ---- bfloat16: the upper half of a float32 ----
+
+inline HalfVec load_bits(const void* p) {
+  HalfVec v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+inline UintVec widen(HalfVec v) {
+#if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512F__)
+  return bit_cast<UintVec>(_mm512_cvtepu16_epi32(bit_cast<__m256i>(v)));
+#elif HOCKET_SIMD_WIDTH == 8 && defined(__AVX2__)
+  return bit_cast<UintVec>(_mm256_cvtepu16_epi32(bit_cast<__m128i>(v)));
+#else
+  return __builtin_convertvector(v, UintVec);
+#endif
+}
+
+inline Vec load(const BFloat16* p) { return bit_cast<Vec>(widen(load_bits(p)) << 16); }
+
+// To nearest, ties to even; NaN stays NaN.
+inline void store(BFloat16* p, Vec v) {
+  const UintVec bits = bit_cast<UintVec>(v);
+  const UintVec rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  const HalfVec half = __builtin_convertvector(v == v ? rounded : (bits >> 16 | 0x40u), HalfVec);
+  __builtin_memcpy(p, &half, sizeof(half));
+}
+
+// ---- float16 ----
+
+#if !(HOCKET_SIMD_WIDTH == 16 && defined(__AVX512F__)) && !(HOCKET_SIMD_WIDTH == 8 && defined(__F16C__))
+
+inline float half_to_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+  const uint32_t magnitude = h & 0x7fffu;
+  if (magnitude >= 0x7c00u) return bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  // Shifted into a float32 the exponent is 112 too small; a multiplication corrects it, subnormals included.
+  return bit_cast<float>(bit_cast<uint32_t>(bit_cast<float>(magnitude << 13) * 0x1p112f) | sign);
+}
+
+inline uint16_t float_to_half(float f) {
+  const uint32_t bits = bit_cast<uint32_t>(f);
+  const uint32_t sign = bits >> 16 & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (magnitude >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);
+  if (magnitude < 0x38800000u) {  // subnormal: adding 0.5 leaves the rounded result in the low bits
+    return static_cast<uint16_t>(sign | (bit_cast<uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u));
+  }
+  return static_cast<uint16_t>(sign | (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13);
+}
+
+#endif
+
+inline Vec load(const Float16* p) {
+#if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512F__)
+  return bit_cast<Vec>(_mm512_cvtph_ps(bit_cast<__m256i>(load_bits(p))));
+#elif HOCKET_SIMD_WIDTH == 8 && defined(__F16C__)
+  return bit_cast<Vec>(_mm256_cvtph_ps(bit_cast<__m128i>(load_bits(p))));
+#else
+  Vec v;
+  for (int i = 0; i < kWidth; ++i) v[i] = half_to_float(p[i].bits);
+  return v;
+#endif
+}
+
+inline void store(Float16* p, Vec v) {
+#if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512F__)
+  const __m256i half = _mm512_cvtps_ph(bit_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __builtin_memcpy(p, &half, sizeof(half));
+#elif HOCKET_SIMD_WIDTH == 8 && defined(__F16C__)
+  const __m128i half = _mm256_cvtps_ph(bit_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __builtin_memcpy(p, &half, sizeof(half));
+#else
+  for (int i = 0; i < kWidth; ++i) p[i].bits = float_to_half(v[i]);
+#endif
+}
+
+// ---- the first n < kWidth elements; the others read as zero and are not written ----
+
+template <class T>
+inline Vec load_first(const T* p, int64_t n) {
+  T buffer[kWidth] = {};
+  for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
+  return load(buffer);
+}
+
+template <class T>
+inline void store_first(T* p, Vec v, int64_t n) {
+  T buffer[kWidth];
+  store(buffer, v);
+  for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
+}
+
+// ---- over the lanes ----
+
+inline Vec4 quarter(Vec v) {  // sums of every fourth lane
+  Vec4 parts[kWidth / 4];
+  __builtin_memcpy(parts, &v, sizeof(v));
+  Vec4 total = parts[0];
+  for (int i = 1; i < kWidth / 4; ++i) total += parts[i];
+  return total;
+}
+
+inline float sum(Vec v) {
+  const Vec4 q = quarter(v);
+  return (q[0] + q[2]) + (q[1] + q[3]);
+}
+
+// { sum(a), sum(b), sum(c), sum(d) }
+inline Vec4 sum4(Vec a, Vec b, Vec c, Vec d) {
+  const Vec4 qa = quarter(a), qb = quarter(b), qc = quarter(c), qd = quarter(d);
+  const Vec4 ab = __builtin_shufflevector(qa, qb, 0, 4, 2, 6) + __builtin_shufflevector(qa, qb, 1, 5, 3, 7);
+  const Vec4 cd = __builtin_shufflevector(qc, qd, 0, 4, 2, 6) + __builtin_shufflevector(qc, qd, 1, 5, 3, 7);
+  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+}
+
+inline float max_lane(Vec v) {
+  float m = v[0];
+  for (int i = 1; i < kWidth; ++i) m = max(m, v[i]);
+  return m;
+}
+
+// exp(x), within 2 units in the last place; exactly 0 below -87.3 (so also at -infinity), large but finite above 88.
+//
+// exp(x) = 2^n exp(r), r = x - n ln 2, |r| <= ln 2 / 2; exp(r) by its Taylor polynomial of degree 7.
+inline Vec exp(Vec x) {
+  const Vec clamped = x < 88.0f ? x : splat(88.0f);
+  const Vec magic = splat(0x1.8p23f);  // adding it rounds to an integer
+  const Vec shifted = clamped * 0x1.715476p+0f + magic;
+  const Vec n = shifted - magic;
+  const Vec r = clamped - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f;
+  Vec p = splat(1.0f / 5040);
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const IntVec exponent = bit_cast<IntVec>(shifted) << 23;  // the low bits of `shifted` are n
+  const Vec result = bit_cast<Vec>(bit_cast<IntVec>(p) + exponent);
+  return x < -87.3f ? Vec{} : result;
+}
+
+}  // namespace hocket::cpu::HOCKET_ISA

@@ -1,0 +1,19 @@
+// What holds for all CPU kernels: threads and instruction set. Process-wide.
+//
+// Thread safety: kernels may be called from any thread. While one call uses the worker threads, others run on their
+// own thread alone. set_num_threads() and set_isa() must not race with kernels.
+#pragma once
+
+namespace hocket::cpu {
+
+// Threads of one kernel call, the caller's included. Starts as the number of CPUs this process may run on.
+void set_num_threads(int n);
+int num_threads();
+
+// "avx512", "avx2" or "generic", chosen by what the CPU has; "avx2_w16" runs the 16-lane code on AVX2, for tests.
+const char* isa();
+
+// False, and no change, where this CPU or this build lacks it.
+bool set_isa(const char* name);
+
+}  // namespace hocket::cpu

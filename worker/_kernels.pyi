@@ -1,0 +1,88 @@
+# The native module built from kernels/. Pointers are Tensor.data_ptr(), strides in elements, dtype as in
+# kernels/include/dtype.h. stream: a CUDA stream, or -1 for the CPU. Arguments are not checked: call through ops.py.
+# A launcher that has no code for its arguments raises RuntimeError.
+
+has_cuda: bool
+
+def set_num_threads(n: int) -> None: ...
+def num_threads() -> int: ...
+def set_isa(name: str) -> None: ...  # "avx512", "avx2", "generic", "avx2_w16" (tests); ValueError where it is missing
+def isa() -> str: ...
+
+class PagedPool:
+    def __init__(
+        self,
+        data: int,
+        block_table: int,
+        layers_per_unit: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_groups: int,
+        max_blocks: int,
+        dtype: int,
+        /,
+    ) -> None: ...
+
+class Step:
+    def __init__(
+        self,
+        pool: PagedPool,
+        positions: int,
+        token_row: int,
+        rows: int,
+        query_start: int,
+        seq_lens: int,
+        num_tokens: int,
+        num_seqs: int,
+        max_query_len: int,
+        max_seq_len: int,
+        /,
+    ) -> None: ...
+
+def rms_norm(
+    out: int,
+    x: int,
+    weight: int,
+    residual: int,
+    num_outer: int,
+    num_inner: int,
+    hidden: int,
+    outer_stride: int,
+    inner_stride: int,
+    eps: float,
+    dtype: int,
+    stream: int,
+    /,
+) -> None: ...
+def silu_mul(out: int, gate_up: int, num_tokens: int, intermediate: int, dtype: int, stream: int, /) -> None: ...
+def rope_kv_write(
+    q: int,
+    k: int,
+    v: int,
+    cos_sin: int,
+    step: Step,
+    layer: int,
+    num_heads: int,
+    rotary_dim: int,
+    q_stride: int,
+    k_stride: int,
+    v_stride: int,
+    dtype: int,
+    stream: int,
+    /,
+) -> None: ...
+def paged_attention(
+    out: int,
+    q: int,
+    step: Step,
+    layer: int,
+    num_heads: int,
+    q_stride: int,
+    sliding_window: int,
+    scale: float,
+    dtype: int,
+    workspace: int,
+    stream: int,
+    /,
+) -> None: ...
