@@ -6,8 +6,9 @@ import msgspec
 from load_report import ratio
 from prometheus_client.parser import text_string_to_metric_families
 
-STEP = "hocket_step_seconds"
-CORE_STEP = "hocket_core_step_seconds"
+NUM_STEPS = "hocket_steps_total"
+STEP_SECONDS = "hocket_step_seconds_total"
+CORE_SECONDS = "hocket_core_seconds_total"
 
 
 class StepTime(msgspec.Struct, frozen=True):
@@ -34,12 +35,10 @@ class StepTime(msgspec.Struct, frozen=True):
 
 
 def read_step_time(metrics_text: str) -> StepTime | None:
-    """Totals over all label sets; None if the page has no such metrics, as a peer's has not."""
-    totals: dict[str, float] = {}
-    for family in text_string_to_metric_families(metrics_text):
-        for sample in family.samples:
-            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+    """None if the page has no such metrics, as a peer's has not."""
+    families = text_string_to_metric_families(metrics_text)
+    totals = {sample.name: sample.value for family in families for sample in family.samples}
     try:
-        return StepTime(totals[f"{STEP}_count"], totals[f"{STEP}_sum"], totals[f"{CORE_STEP}_sum"])
+        return StepTime(totals[NUM_STEPS], totals[STEP_SECONDS], totals[CORE_SECONDS])
     except KeyError:
         return None

@@ -6,21 +6,18 @@ import pytest
 from step_time import StepTime, read_step_time
 
 PAGE = """\
-# TYPE hocket_step_seconds histogram
-hocket_step_seconds_bucket{{le="+Inf"}} {steps}
-hocket_step_seconds_sum {seconds}
-hocket_step_seconds_count {steps}
-# TYPE hocket_core_step_seconds summary
-hocket_core_step_seconds_sum{{phase="schedule"}} {schedule}
-hocket_core_step_seconds_count{{phase="schedule"}} {steps}
-hocket_core_step_seconds_sum{{phase="commit"}} {commit}
-hocket_core_step_seconds_count{{phase="commit"}} {steps}
+# TYPE hocket_steps_total counter
+hocket_steps_total {steps}
+# TYPE hocket_step_seconds_total counter
+hocket_step_seconds_total {step}
+# TYPE hocket_core_seconds_total counter
+hocket_core_seconds_total {core}
 """
 
 
 def test_difference_of_two_readings() -> None:
-    before = read_step_time(PAGE.format(steps=100, seconds=2.0, schedule=0.010, commit=0.005))
-    after = read_step_time(PAGE.format(steps=300, seconds=4.0, schedule=0.020, commit=0.010))
+    before = read_step_time(PAGE.format(steps=100, step=2.0, core=0.015))
+    after = read_step_time(PAGE.format(steps=300, step=4.0, core=0.030))
     assert before is not None
     assert after is not None
     step = after.since(before)
