@@ -39,7 +39,9 @@ def test_every_topic_has_held_out_questions(topic: str) -> None:
 def test_held_out_questions_that_are_their_own_key_never_occur_in_training() -> None:
     rng = random.Random(3)
     trained = {normalised(prompt) for prompt in prompts_of(3, 4000)}
-    asked = [held_out_question(rng, topic) for topic in TOPICS for _ in range(25)]
+    # "what is my name?" is another question once the name was told: its split is by what was told, not by its words
+    topics = [topic for topic in TOPICS if topic != "not told yet"]
+    asked = [held_out_question(rng, topic) for topic in topics for _ in range(25)]
     own_key = {normalised(pair[1].prompt) for pair in asked if pair and not pair[1].key and len(pair[0].messages) == 1}
     assert len(own_key) > 100
     assert not own_key & trained
