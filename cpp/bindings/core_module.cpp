@@ -1,0 +1,18 @@
+#include <pybind11/native_enum.h>
+
+#include "bindings.h"
+#include "check.h"
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "The C++ scheduling core. See _core.pyi.";
+  pybind11::register_exception<hocket::CoreError>(module, "CoreError", PyExc_RuntimeError);
+  pybind11::native_enum<hocket::AddStatus>(module, "AddStatus", "enum.Enum")
+      .value("OK", hocket::AddStatus::kOk)
+      .value("QUEUE_FULL", hocket::AddStatus::kQueueFull)
+      .value("TOO_LONG", hocket::AddStatus::kTooLong)
+      .value("DUPLICATE_ID", hocket::AddStatus::kDuplicateId)
+      .value("INVALID", hocket::AddStatus::kInvalid)
+      .finalize();
+  hocket::bind_plan(module);
+  hocket::bind_scheduler(module);
+}

@@ -1,0 +1,51 @@
+#include "bindings.h"
+
+namespace py = pybind11;
+
+namespace hocket {
+namespace {
+
+// A read-only property that views `field` of *(object.*source).
+#define HOCKET_VIEW(source, field) \
+  def_property_readonly(#field, [](Object& object) { return object.field.get(object.source->field, object.owner); })
+
+void bind_batch_plan(py::module_& module) {
+  using Object = PlanObject;
+  py::class_<PlanObject>(module, "BatchPlan")
+      .def_property_readonly("step_id", [](const PlanObject& object) { return object.plan->step_id; })
+      .def_property_readonly("num_tokens", [](const PlanObject& object) { return object.plan->num_tokens(); })
+      .def_property_readonly("num_seqs", [](const PlanObject& object) { return object.plan->num_seqs(); })
+      .HOCKET_VIEW(plan, token_ids)
+      .HOCKET_VIEW(plan, positions)
+      .HOCKET_VIEW(plan, token_row)
+      .HOCKET_VIEW(plan, request_ids)
+      .HOCKET_VIEW(plan, rows)
+      .HOCKET_VIEW(plan, query_start)
+      .HOCKET_VIEW(plan, seq_lens)
+      .HOCKET_VIEW(plan, sample_seqs)
+      .HOCKET_VIEW(plan, block_table_index)
+      .HOCKET_VIEW(plan, block_table_unit)
+      .HOCKET_VIEW(plan, preempted_ids)
+      .def("__bool__", [](const PlanObject& object) { return !object.plan->empty(); });
+}
+
+void bind_step_output(py::module_& module) {
+  using Object = OutputObject;
+  py::class_<OutputObject>(module, "StepOutput")
+      .HOCKET_VIEW(output, request_ids)
+      .HOCKET_VIEW(output, token_ids)
+      .HOCKET_VIEW(output, finish_reasons)
+      .HOCKET_VIEW(output, num_output_tokens)
+      .HOCKET_VIEW(output, num_cached_tokens);
+}
+
+#undef HOCKET_VIEW
+
+}  // namespace
+
+void bind_plan(py::module_& module) {
+  bind_batch_plan(module);
+  bind_step_output(module);
+}
+
+}  // namespace hocket

@@ -1,0 +1,174 @@
+#include <pybind11/stl.h>
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace hocket {
+namespace {
+
+using Int32Array = py::array_t<int32_t, py::array::c_style>;
+
+// Token ids as the core wants them. A value that is no int32 becomes -1, which the core refuses as invalid; something
+// that is no integer raises TypeError.
+class TokenIds {
+ public:
+  explicit TokenIds(const py::object& source) {
+    if (py::isinstance<Int32Array>(source)) {
+      array_ = py::reinterpret_borrow<Int32Array>(source);
+      if (array_.ndim() != 1) throw py::value_error("token ids must have one dimension");
+      view_ = {array_.data(), static_cast<size_t>(array_.size())};
+    } else {
+      copy(py::reinterpret_steal<py::object>(PySequence_Fast(source.ptr(), "token ids must be a sequence")));
+      view_ = copy_;
+    }
+  }
+
+  std::span<const int32_t> view() const { return view_; }
+
+ private:
+  void copy(const py::object& sequence) {
+    if (!sequence) throw py::error_already_set();
+    const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence.ptr());
+    PyObject** items = PySequence_Fast_ITEMS(sequence.ptr());
+    copy_.reserve(size);
+    for (Py_ssize_t i = 0; i < size; ++i) {
+      const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(items[i]));
+      if (!index) throw py::error_already_set();
+      int overflow = 0;
+      const int64_t value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+      copy_.push_back(std::in_range<int32_t>(value) && !overflow ? static_cast<int32_t>(value) : -1);
+    }
+  }
+
+  Int32Array array_;
+  std::vector<int32_t> copy_;
+  std::span<const int32_t> view_;
+};
+
+// Scheduler with the Python objects that view its plan and its output.
+class SchedulerObject {
+ public:
+  explicit SchedulerObject(const SchedulerConfig& config) : scheduler_(std::make_shared<Scheduler>(config)) {
+    owner_ = py::capsule(new std::shared_ptr<Scheduler>(scheduler_),
+                         [](void* pointer) { delete static_cast<std::shared_ptr<Scheduler>*>(pointer); });
+  }
+
+  py::object schedule(double now) {
+    const BatchPlan& plan = scheduler_->schedule(now);
+    if (!plan_) plan_ = py::cast(PlanObject{&plan, owner_, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
+    return plan_;
+  }
+
+  py::object commit(const Int32Array& sampled, double now) {
+    if (sampled.ndim() != 1) throw py::value_error("sampled_token_ids must have one dimension");
+    const StepOutput& output = scheduler_->commit({sampled.data(), static_cast<size_t>(sampled.size())}, now);
+    if (!output_) output_ = py::cast(OutputObject{&output, owner_, {}, {}, {}, {}, {}});
+    return output_;
+  }
+
+  Scheduler& scheduler() { return *scheduler_; }
+
+ private:
+  std::shared_ptr<Scheduler> scheduler_;
+  py::object owner_;
+  py::object plan_;
+  py::object output_;
+};
+
+AddStatus add_request(SchedulerObject& object, uint64_t request_id, const py::object& prompt_token_ids,
+                      int64_t max_tokens, int64_t min_tokens, const py::object& stop_token_ids, int32_t request_class,
+                      int64_t priority, double arrival_time, std::optional<double> ttft_target,
+                      std::optional<double> itl_target, const std::string& cache_salt) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  const TokenIds prompt(prompt_token_ids);
+  const TokenIds stops(stop_token_ids);
+  RequestSpec spec;
+  spec.id = request_id;
+  spec.prompt = prompt.view();
+  spec.max_tokens = max_tokens;
+  spec.min_tokens = min_tokens;
+  spec.stop_token_ids = stops.view();
+  spec.request_class = request_class;
+  spec.priority = priority;
+  spec.arrival_time = arrival_time;
+  spec.ttft_target = ttft_target.value_or(kNever);
+  spec.itl_target = itl_target.value_or(kNever);
+  spec.cache_salt = cache_salt;
+  return object.scheduler().add_request(spec);
+}
+
+py::dict stats(SchedulerObject& object) {
+  const SchedulerStats stats = object.scheduler().stats();
+  const SchedulerCounters& counters = stats.counters;
+  return py::dict("num_running"_a = stats.num_running, "num_waiting"_a = stats.num_waiting,
+                  "num_waiting_tokens"_a = stats.num_waiting_tokens, "num_units"_a = stats.num_units,
+                  "num_free_units"_a = stats.num_free_units, "num_cached_units"_a = stats.num_cached_units,
+                  "num_steps"_a = counters.num_steps, "num_prompt_tokens"_a = counters.num_prompt_tokens,
+                  "num_output_tokens"_a = counters.num_output_tokens,
+                  "num_cached_prompt_tokens"_a = counters.num_cached_prompt_tokens,
+                  "num_queried_prompt_tokens"_a = counters.num_queried_prompt_tokens,
+                  "num_preemptions"_a = counters.num_preemptions, "num_evicted_blocks"_a = stats.num_evicted_blocks,
+                  "num_finished"_a = counters.num_finished);
+}
+
+void bind_config(py::module_& module) {
+  const SchedulerConfig defaults;
+  py::class_<SchedulerConfig>(module, "SchedulerConfig")
+      .def(py::init([](int32_t num_units, int32_t num_layers, int32_t layers_per_unit, int32_t block_size,
+                       int32_t max_num_seqs, int32_t max_num_batched_tokens, int32_t max_model_len,
+                       int32_t max_num_waiting, std::string policy, bool enable_prefix_caching,
+                       bool enable_chunked_prefill) {
+             SchedulerConfig config;
+             config.num_units = num_units;
+             config.num_layers = num_layers;
+             config.layers_per_unit = layers_per_unit;
+             config.block_size = block_size;
+             config.max_num_seqs = max_num_seqs;
+             config.max_num_batched_tokens = max_num_batched_tokens;
+             config.max_model_len = max_model_len;
+             config.max_num_waiting = max_num_waiting;
+             config.policy = std::move(policy);
+             config.enable_prefix_caching = enable_prefix_caching;
+             config.enable_chunked_prefill = enable_chunked_prefill;
+             config.validate();
+             return config;
+           }),
+           py::kw_only(), "num_units"_a, "num_layers"_a, "layers_per_unit"_a = defaults.layers_per_unit,
+           "block_size"_a = defaults.block_size, "max_num_seqs"_a = defaults.max_num_seqs,
+           "max_num_batched_tokens"_a = defaults.max_num_batched_tokens, "max_model_len"_a = defaults.max_model_len,
+           "max_num_waiting"_a = defaults.max_num_waiting, "policy"_a = defaults.policy,
+           "enable_prefix_caching"_a = defaults.enable_prefix_caching,
+           "enable_chunked_prefill"_a = defaults.enable_chunked_prefill)
+      .def_property_readonly("num_groups", &SchedulerConfig::num_groups)
+      .def_property_readonly("units_per_block", &SchedulerConfig::units_per_block)
+      .def_property_readonly("max_blocks_per_seq", &SchedulerConfig::max_blocks_per_seq);
+}
+
+}  // namespace
+
+void bind_scheduler(py::module_& module) {
+  bind_config(module);
+  py::class_<SchedulerObject>(module, "Scheduler")
+      .def(py::init<const SchedulerConfig&>(), "config"_a)
+      .def("add_request", &add_request, "request_id"_a, "prompt_token_ids"_a, py::kw_only(), "max_tokens"_a,
+           "min_tokens"_a = 0, "stop_token_ids"_a = py::tuple(), "request_class"_a = 0, "priority"_a = 0,
+           "arrival_time"_a = 0.0, "ttft_target"_a = py::none(), "itl_target"_a = py::none(), "cache_salt"_a = "")
+      .def(
+          "abort", [](SchedulerObject& self, uint64_t id) { return self.scheduler().abort(id); }, "request_id"_a)
+      .def("schedule", &SchedulerObject::schedule, "now"_a)
+      .def("commit", &SchedulerObject::commit, "sampled_token_ids"_a, "now"_a)
+      .def("has_work", [](SchedulerObject& self) { return self.scheduler().has_work(); })
+      .def("stats", &stats)
+      .def("check_invariants", [](SchedulerObject& self) { self.scheduler().check_invariants(); })
+      .def("reset_prefix_cache", [](SchedulerObject& self) { return self.scheduler().reset_prefix_cache(); });
+}
+
+}  // namespace hocket

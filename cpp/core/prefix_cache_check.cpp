@@ -1,0 +1,89 @@
+// PrefixCache::check_invariants(): the tree as it is against the tree as prefix_cache.h describes it.
+
+#include "check.h"
+#include "prefix_cache.h"
+
+namespace hocket {
+
+std::vector<BlockId> PrefixCache::path_blocks(NodeId node) const {
+  std::vector<NodeId> path;
+  for (; node != kNone; node = nodes_[node].parent) path.push_back(node);
+  std::vector<BlockId> blocks;
+  for (auto it = path.rbegin(); it != path.rend(); ++it) {
+    for (BlockId block = nodes_[*it].first_block; block != kNone; block = next_[block]) blocks.push_back(block);
+  }
+  return blocks;
+}
+
+void PrefixCache::check_invariants(std::span<const NodeId> pins) const {
+  const size_t num_nodes = nodes_.size();
+  std::vector<int32_t> num_users(num_nodes, 0);
+  std::vector<int32_t> num_children(num_nodes, 0);
+  std::vector<uint8_t> seen_blocks(next_.size(), 0);
+  for (NodeId node : pins) {
+    for (; node != kNone; node = nodes_[node].parent) ++num_users[node];
+  }
+
+  int32_t num_in_tree = 0;
+  int32_t num_unpinned = 0;
+  size_t num_live = 0;
+  size_t num_roots = 0;
+  for (NodeId id = 0; id < static_cast<NodeId>(num_nodes); ++id) {
+    const Node& node = nodes_[id];
+    if (!node.is_live) continue;
+    check_node(id, &seen_blocks);
+    ++num_live;
+    num_roots += node.parent == kNone;
+    num_in_tree += node.num_blocks;
+    if (node.num_users == 0) num_unpinned += node.num_blocks;
+    if (node.parent != kNone) ++num_children[node.parent];
+  }
+  for (size_t id = 0; id < num_nodes; ++id) {
+    if (!nodes_[id].is_live) continue;
+    HOCKET_CHECK(nodes_[id].num_users == num_users[id], "a node's user count differs from its pins");
+    HOCKET_CHECK(nodes_[id].num_children == num_children[id], "a node's child count differs from its children");
+  }
+  HOCKET_CHECK(num_in_tree == num_blocks_ && num_unpinned == num_evictable_, "block counts differ from the tree's");
+  HOCKET_CHECK(num_roots == roots_.size(), "roots differ from the salts");
+  HOCKET_CHECK(num_live + free_nodes_.size() == num_nodes, "nodes are lost");
+  check_eviction_list();
+}
+
+void PrefixCache::check_node(NodeId id, std::vector<uint8_t>* seen_blocks) const {
+  const Node& node = nodes_[id];
+  if (node.parent == kNone) {
+    const auto root = roots_.find(*node.salt);
+    HOCKET_CHECK(root != roots_.end() && root->second == id && node.num_blocks == 0, "a root is not its salt's");
+    HOCKET_CHECK(node.num_users > 0 || node.num_children > 0, "a root is of no use");
+    return;
+  }
+  HOCKET_CHECK(nodes_[node.parent].is_live, "a node's parent is gone");
+  HOCKET_CHECK(node.num_users <= nodes_[node.parent].num_users, "a node has more users than its parent");
+  HOCKET_CHECK(find_child(node.parent, block_tokens(node.first_block).data()) == id, "a node is not found");
+
+  int32_t length = 0;
+  BlockId last = kNone;
+  for (BlockId block = node.first_block; block != kNone; last = block, block = next_[block], ++length) {
+    HOCKET_CHECK(!(*seen_blocks)[block] && !pool_->is_free(block), "a cached block is free or twice in the tree");
+    HOCKET_CHECK(prev_[block] == last, "a run's links differ");
+    (*seen_blocks)[block] = 1;
+  }
+  HOCKET_CHECK(length == node.num_blocks && length > 0 && last == node.last_block, "a run's length is wrong");
+}
+
+void PrefixCache::check_eviction_list() const {
+  std::vector<uint8_t> passed(nodes_.size(), 0);
+  int32_t num_listed = 0;
+  NodeId last = kNone;
+  for (NodeId id = oldest_; id != kNone; last = id, id = nodes_[id].newer) {
+    const Node& node = nodes_[id];
+    HOCKET_CHECK(node.is_live && node.parent != kNone && node.num_users == 0, "the eviction list holds a wrong node");
+    HOCKET_CHECK(node.older == last && !passed[id], "the eviction list's links differ");
+    HOCKET_CHECK(!passed[node.parent], "a node is evicted before its child");
+    passed[id] = 1;
+    num_listed += node.num_blocks;
+  }
+  HOCKET_CHECK(last == newest_ && num_listed == num_evictable_, "the eviction list is incomplete");
+}
+
+}  // namespace hocket

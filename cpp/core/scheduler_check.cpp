@@ -1,0 +1,59 @@
+// Scheduler::check_invariants(): lists, counters and memory against each other.
+
+#include <algorithm>
+
+#include "check.h"
+#include "scheduler.h"
+
+namespace hocket {
+
+void Scheduler::check_invariants() const {
+  check_lists();
+  std::vector<Row> rows;
+  for (const Slot slot : running_) rows.push_back(requests_.row[slot]);
+  std::sort(rows.begin(), rows.end());
+  HOCKET_CHECK(std::adjacent_find(rows.begin(), rows.end()) == rows.end(), "two requests share a row");
+  HOCKET_CHECK(static_cast<int32_t>(rows.size()) + memory_.num_free_rows() == config_.max_num_seqs, "a row is lost");
+  memory_.check_invariants(rows);
+  for (const Slot slot : running_) check_request(slot);
+  for (const Slot slot : waiting_) check_request(slot);
+}
+
+void Scheduler::check_lists() const {
+  std::vector<uint8_t> seen(requests_.num_slots(), 0);
+  size_t num_aborted = 0;
+  for (const auto& [list, state] :
+       {std::pair{&running_, RequestState::kRunning}, {&waiting_, RequestState::kWaiting}}) {
+    for (const Slot slot : *list) {
+      HOCKET_CHECK(requests_.state[slot] == state && !seen[slot], "a list holds a request twice, or another state's");
+      seen[slot] = 1;
+      num_aborted += requests_.is_aborted[slot];
+      HOCKET_CHECK(requests_.is_aborted[slot] || requests_.find(requests_.id[slot]) == slot,
+                   "an id names another slot");
+    }
+  }
+  HOCKET_CHECK(running_.size() + waiting_.size() == static_cast<size_t>(requests_.num_live()), "a request is lost");
+  HOCKET_CHECK(requests_.slot_of_id.size() + num_aborted == running_.size() + waiting_.size(), "an id is lost");
+  const auto before = [&](Slot a, Slot b) { return policy_->precedes(requests_, a, b); };
+  HOCKET_CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), before), "the waiting list is out of order");
+}
+
+void Scheduler::check_request(Slot slot) const {
+  const int32_t num_computed = requests_.num_computed_tokens[slot];
+  const int32_t num_scheduled = requests_.num_scheduled_tokens[slot];
+  const int32_t num_tokens = requests_.num_tokens[slot];
+  HOCKET_CHECK(num_computed >= 0 && num_scheduled >= 0 && num_computed + num_scheduled <= num_tokens,
+               "a request has more tokens computed than known");
+  HOCKET_CHECK(num_computed < num_tokens, "a live request has nothing left to compute");
+  HOCKET_CHECK(num_tokens < requests_.max_total_tokens[slot], "a live request has reached its length");
+  HOCKET_CHECK(is_open_ || (num_scheduled == 0 && !requests_.is_aborted[slot]), "a closed step left traces");
+  if (requests_.state[slot] == RequestState::kWaiting) {
+    HOCKET_CHECK(requests_.row[slot] == kNone && num_computed == 0 && num_scheduled == 0,
+                 "a waiting request holds memory");
+    return;
+  }
+  const auto num_blocks = memory_.tables().num_blocks(requests_.row[slot]);
+  HOCKET_CHECK(num_blocks * config_.block_size >= num_computed + num_scheduled, "a token has no block");
+}
+
+}  // namespace hocket

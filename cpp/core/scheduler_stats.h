@@ -1,0 +1,32 @@
+// A snapshot of the scheduler for metrics and admission. Counters grow monotonically from construction.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "request.h"
+
+namespace hocket {
+
+struct SchedulerCounters {
+  int64_t num_steps = 0;                  // plans with work
+  int64_t num_prompt_tokens = 0;          // of prompts that have been completed, computed or served from the cache
+  int64_t num_output_tokens = 0;          // sampled, of requests not aborted
+  int64_t num_cached_prompt_tokens = 0;   // of those queried
+  int64_t num_queried_prompt_tokens = 0;  // of requests at their first admission
+  int64_t num_preemptions = 0;
+  std::array<int64_t, kNumFinishReasons> num_finished = {};  // by FinishReason
+};
+
+struct SchedulerStats {
+  SchedulerCounters counters;
+  std::array<int64_t, kNumRequestClasses> num_running = {};  // by request class
+  std::array<int64_t, kNumRequestClasses> num_waiting = {};
+  int64_t num_waiting_tokens = 0;  // known tokens of waiting requests
+  int64_t num_units = 0;
+  int64_t num_free_units = 0;
+  int64_t num_cached_units = 0;  // evictable
+  int64_t num_evicted_blocks = 0;
+};
+
+}  // namespace hocket
