@@ -1,5 +1,6 @@
 #include <pybind11/native_enum.h>
 
+#include "algorithms.h"
 #include "bindings.h"
 #include "check.h"
 
@@ -15,4 +16,5 @@ PYBIND11_MODULE(_core, module) {
       .finalize();
   hocket::bind_plan(module);
   hocket::bind_scheduler(module);
+  hocket::bind_algorithms(module);
 }

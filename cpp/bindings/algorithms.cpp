@@ -1,0 +1,77 @@
+// schedcore._core.algorithms: the core's algorithms one by one, for their tests, their benchmark and calibration.
+// The scheduler uses them from C++; nothing here is on the step path.
+#include "algorithms.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "knapsack.h"
+
+namespace py = pybind11;
+
+namespace hocket {
+namespace {
+
+template <typename T>
+using Array = py::array_t<T, py::array::c_style>;
+
+template <typename T>
+std::span<const T> as_span(const Array<T>& array) {
+  if (array.ndim() != 1) throw std::invalid_argument("expected an array of one dimension");
+  return {array.data(), static_cast<size_t>(array.size())};
+}
+
+void require(bool condition, const char* message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+KnapsackCandidates knapsack_candidates(const Array<float>& pending_seconds, const Array<int32_t>& kv_units,
+                                       const Array<int32_t>& hidden_units, const Array<uint8_t>& flags,
+                                       const Array<float>& keep_seconds) {
+  const KnapsackCandidates candidates{as_span(pending_seconds), as_span(kv_units), as_span(hidden_units),
+                                      as_span(flags), as_span(keep_seconds)};
+  const size_t n = candidates.kv_units.size();
+  require(candidates.pending_seconds.size() == n && candidates.hidden_units.size() == n &&
+              candidates.flags.size() == n && candidates.keep_seconds.size() == n,
+          "the candidates' arrays must have one length");
+  return candidates;
+}
+
+void bind_knapsack(py::module_& m) {
+  py::class_<Knapsack>(m, "Knapsack")
+      .def(py::init([](double hidden_seconds_per_unit, double past_target_decay) {
+             return Knapsack({hidden_seconds_per_unit, past_target_decay});
+           }),
+           py::kw_only(), py::arg("hidden_seconds_per_unit") = 0.0, py::arg("past_target_decay") = 0.0)
+      .def(
+          "solve",
+          [](Knapsack& self, const Array<float>& pending_seconds, const Array<int32_t>& kv_units,
+             const Array<int32_t>& hidden_units, const Array<uint8_t>& flags, const Array<float>& keep_seconds,
+             int64_t capacity) {
+            require(capacity >= 0, "capacity must not be negative");
+            const KnapsackResult result =
+                self.solve(knapsack_candidates(pending_seconds, kv_units, hidden_units, flags, keep_seconds), capacity);
+            const Array<uint8_t> choices(static_cast<py::ssize_t>(result.choices.size()), result.choices.data());
+            return py::make_tuple(choices, result.value, result.units);
+          },
+          py::arg("pending_seconds"), py::arg("kv_units"), py::arg("hidden_units"), py::arg("flags"),
+          py::arg("keep_seconds"), py::arg("capacity"));
+  m.def("knapsack_hidden_units", &knapsack_hidden_units, py::arg("kv_units"), py::arg("hidden_ratio"),
+        py::arg("block_units"));
+  m.attr("PAST_TARGET") = KnapsackCandidates::kPastTarget;
+  m.attr("MUST_SCHEDULE") = KnapsackCandidates::kMustSchedule;
+  m.attr("RESIDENT_KV") = KnapsackCandidates::kResidentKv;
+  m.attr("RESIDENT_HIDDEN") = KnapsackCandidates::kResidentHidden;
+}
+
+}  // namespace
+
+void bind_algorithms(py::module_& core) {
+  py::module_ m = core.def_submodule("algorithms", "The core's algorithms one by one.");
+  bind_knapsack(m);
+}
+
+}  // namespace hocket
