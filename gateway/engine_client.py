@@ -1,11 +1,12 @@
-"""Seam 6: the only place that knows where an engine lives."""
+"""Seam 6: the gateway and an engine, wherever it lives."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from typing import Protocol
 
-from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, TokenDelta
+from gateway.delta_stream import DeltaStream
+from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats
 
 
 class EngineDeadError(Exception):
@@ -13,25 +14,32 @@ class EngineDeadError(Exception):
 
 
 class EngineClient(Protocol):
-    """One engine, wherever it lives."""
+    """One engine, wherever it lives. Everything but `start` and `close` returns at once."""
 
     @property
     def info(self) -> EngineInfo:
-        """Raises EngineDeadError before the engine is ready."""
+        """Raises EngineDeadError before the engine is ready and after it died."""
 
     @property
     def is_alive(self) -> bool:
         """Ready and answering."""
 
-    def stream(self, request: EngineRequest) -> AsyncIterator[list[TokenDelta]]:
-        """Submits the request and yields what arrives, several deltas at once if the reader is slow.
+    @property
+    def death(self) -> str | None:
+        """Why the engine is gone; None while it starts or lives."""
 
-        The last delta has finish_reason != NONE, also if the engine dies (ErrorCode.ENGINE_DEAD). Leaving the
-        iterator early aborts the request.
+    async def start(self) -> None:
+        """Returns when the engine is ready. Raises EngineDeadError if it dies before."""
+
+    async def close(self) -> None:
+        """Ends every open request and the engine. Idempotent."""
+
+    def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:
+        """Submits the requests of one connection and returns what will arrive for them.
+
+        Every request gets exactly one final delta, also if the engine dies (ErrorCode.ENGINE_DEAD). Closing the
+        stream aborts what is still open. Raises EngineDeadError if the engine is not alive.
         """
-
-    def abort(self, request_id: int) -> None:
-        """Idempotent."""
 
     def advise(self, advisory: Advisory) -> None: ...
 

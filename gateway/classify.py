@@ -1,0 +1,43 @@
+"""Which traffic a request belongs to, and what it may expect. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.config import GatewayConfig
+from gateway.protocol.generation import GenerationRequest
+from schedcore.types import RequestClass
+
+PRIORITY_TIER = -1  # of service_tier "priority", where smaller runs earlier and others have 0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    request_class: RequestClass
+    priority: int
+    ttft_target_ms: float | None
+    itl_target_ms: float | None
+    tenant: str
+    session_id: str
+    cache_salt: str
+    service_tier: str | None  # what the response echoes; None: the request did not ask
+
+
+def classify(request: GenerationRequest, tenant: str, config: GatewayConfig) -> Profile:
+    is_offline = request.service_tier == "flex"
+    priority = PRIORITY_TIER if request.service_tier == "priority" else 0
+    return Profile(
+        request_class=RequestClass.OFFLINE if is_offline else RequestClass.ONLINE,
+        priority=priority if request.priority is None else request.priority,
+        ttft_target_ms=None if is_offline else config.ttft_target_ms,
+        itl_target_ms=None if is_offline else config.itl_target_ms,
+        tenant=tenant,
+        session_id=request.prompt_cache_key or "",
+        cache_salt=_salt(tenant, request.cache_salt or ""),
+        service_tier="default" if request.service_tier == "auto" else request.service_tier,
+    )
+
+
+def _salt(tenant: str, salt: str) -> str:
+    """Tenants share no cache. A tenant is the fingerprint of a key, so it holds no slash and pairs cannot collide."""
+    return f"{tenant}/{salt}" if tenant else salt

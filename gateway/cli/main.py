@@ -1,0 +1,45 @@
+"""`hocket COMMAND`. A command's modules are imported only when it is called: `hocket chat` needs no server."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from gateway import __version__
+
+INTERRUPTED = 130  # what shells expect after Ctrl-C
+COMMANDS = {
+    "serve": "serve a model over HTTP, OpenAI-compatible",
+    "chat": "chat with a served model in the terminal",
+    "version": "print the version",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="hocket", description="Serves large language models.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    module = None
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        if arguments and arguments[0] == name and name != "version":
+            module = importlib.import_module(f"gateway.cli.{name}")
+            module.add_arguments(command)
+    args = parser.parse_args(arguments)
+    if module is None:
+        print(__version__)
+        return 0
+    try:
+        status = module.run(args)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    assert isinstance(status, int)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""The options of `hocket serve`: flags, the same names in a TOML file, and what they configure.
+
+Flags carry the names of `vllm serve` where the meaning is the same. The command line wins over the file, the file
+over the defaults, which are those of EngineConfig and GatewayConfig.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.config import GatewayConfig
+from schedcore.config import DTYPES, POLICIES, EngineConfig
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+# argparse destination -> field, where they differ
+_ENGINE_FIELDS = {
+    "scheduling_policy": "policy",
+    "kv_cache_memory_bytes": "cache_memory_bytes",
+}
+_GATEWAY_FIELDS = {
+    "api_key": "api_keys",
+    "served_model_name": "served_model_names",
+    "access_log": "enable_access_log",
+}
+
+
+class OptionsError(Exception):
+    """One line that says which option is wrong."""
+
+
+def size_in_bytes(text: str) -> int:
+    """`512M`, `2G`, `1.5GiB`, `1000`; units are binary."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 512M or 2G")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Only what is given ends up in the namespace, so that files and defaults can fill in the rest."""
+    parser.argument_default = argparse.SUPPRESS
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a Hugging Face directory or hub id (default: demo, a tiny model)"
+    )
+    parser.add_argument("--config", metavar="FILE", help="TOML file with options by the same names; flags win over it")
+    _add_server_options(parser.add_argument_group("server"))
+    _add_model_options(parser.add_argument_group("model"))
+    _add_engine_options(parser.add_argument_group("engine"))
+    _add_limits(parser.add_argument_group("limits"))
+
+
+def _add_server_options(group: argparse._ArgumentGroup) -> None:
+    default = GatewayConfig()
+    group.add_argument(
+        "--host",
+        help=f"address to listen on (default: {default.host}, this machine only; 0.0.0.0 for all, then set a key)",
+    )
+    group.add_argument("--port", type=int, help=f"0 for any free one (default: {default.port})")
+    group.add_argument(
+        "--api-key",
+        nargs="+",
+        action="extend",
+        metavar="KEY",
+        help="ask clients for one of these keys; tenants share no cache (default: $HOCKET_API_KEY, or no key)",
+    )
+    group.add_argument(
+        "--access-log", action=argparse.BooleanOptionalAction, help="one JSON line per request, without prompts"
+    )
+
+
+def _add_model_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--served-model-name",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="names that requests may use (default: the model's)",
+    )
+    group.add_argument("--dtype", choices=DTYPES, help="of weights and cache (default: auto, the checkpoint's)")
+    group.add_argument("--max-model-len", type=int, metavar="N", help="context length in tokens")
+    group.add_argument("--chat-template", metavar="FILE", help="Jinja template instead of the checkpoint's")
+
+
+def _add_engine_options(group: argparse._ArgumentGroup) -> None:
+    default = EngineConfig(model="")
+    group.add_argument("--device", help="cpu, cuda or cuda:N (default: auto, cuda if there is one)")
+    group.add_argument("--scheduling-policy", choices=POLICIES, help=f"who runs first (default: {default.policy})")
+    group.add_argument(
+        "--max-num-seqs", type=int, metavar="N", help=f"requests in one step (default: {default.max_num_seqs})"
+    )
+    group.add_argument(
+        "--max-num-batched-tokens",
+        type=int,
+        metavar="N",
+        help=f"tokens in one step; fewer: shorter gaps between tokens (default: {default.max_num_batched_tokens})",
+    )
+    group.add_argument(
+        "--kv-cache-memory-bytes", type=size_in_bytes, metavar="SIZE", help="such as 2G (default: from free memory)"
+    )
+    group.add_argument("--block-size", type=int, metavar="N", help=f"tokens per block (default: {default.block_size})")
+    group.add_argument(
+        "--layers-per-unit",
+        type=int,
+        metavar="N",
+        help=f"layers per unit of memory (default: {default.layers_per_unit})",
+    )
+    group.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction, help="default: on")
+    group.add_argument("--enable-chunked-prefill", action=argparse.BooleanOptionalAction, help="default: on")
+    group.add_argument("--seed", type=int, metavar="N", help="of requests without one (default: 0)")
+    group.add_argument("--num-threads", type=int, metavar="N", help="of CPU kernels (default: all cores)")
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    default = GatewayConfig()
+    for name, kind, text in (
+        ("max-queue-requests", int, "waiting requests per class before others get 429"),
+        ("max-queue-tokens", int, "prompt tokens of waiting requests per class before others get 429"),
+        ("max-body-bytes", size_in_bytes, "of a request"),
+        ("request-timeout-ms", float, "from arrival to the last token, 0 for none"),
+        ("body-timeout-ms", float, "for a client to send its body"),
+        ("drain-timeout-ms", float, "for open requests to finish after SIGTERM"),
+        ("keepalive-ms", float, "of silence before a first token, then streams get a comment"),
+        ("ttft-target-ms", float, "time to first token that online requests should see"),
+        ("itl-target-ms", float, "time between tokens that online requests should see"),
+    ):
+        value = getattr(default, name.replace("-", "_"))
+        text = text if value is None else f"{text} (default: {value:.0f})"
+        group.add_argument(f"--{name}", type=kind, metavar="SIZE" if kind is size_in_bytes else "N", help=text)
+
+
+def read_file(path: Path, parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """The options in a TOML file, parsed as flags are. Raises OptionsError; the parser exits on a wrong value."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OptionsError(f"{path} cannot be read: {error}") from None
+    arguments: list[str] = []
+    for key, value in content.items():
+        name = key.replace("_", "-")
+        if name == "config":
+            raise OptionsError(f"{path}: 'config' cannot be set in a file")
+        if name == "model":
+            arguments.insert(0, str(value))
+        elif f"--{name}" not in parser._option_string_actions:
+            raise OptionsError(f"{path}: there is no option '{key}'")
+        elif isinstance(value, bool):
+            arguments.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, list):
+            arguments += [f"--{name}", *map(str, value)]
+        else:
+            arguments.append(f"--{name}={value}")
+    return vars(parser.parse_args(arguments))
+
+
+def engine_config(options: Mapping[str, Any], model: Path, name: str) -> EngineConfig:
+    """Raises OptionsError."""
+    fields = _fields(options, _ENGINE_FIELDS, EngineConfig)
+    fields |= {"model": str(model), "served_model_name": name}
+    try:
+        return EngineConfig(**fields)
+    except ValueError as error:
+        raise OptionsError(str(error)) from None
+
+
+def gateway_config(options: Mapping[str, Any], model_name: str, environment_keys: tuple[str, ...]) -> GatewayConfig:
+    """Raises OptionsError."""
+    fields = _fields(options, _GATEWAY_FIELDS, GatewayConfig)
+    fields["api_keys"] = tuple(fields.get("api_keys") or environment_keys)
+    fields["served_model_names"] = tuple(fields.get("served_model_names") or (model_name,))
+    try:
+        return GatewayConfig(**fields)
+    except ValueError as error:
+        raise OptionsError(str(error)) from None
+
+
+def _fields(options: Mapping[str, Any], names: Mapping[str, str], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    renamed = {names.get(option, option): value for option, value in options.items()}
+    return {field: value for field, value in renamed.items() if field in kind.__struct_fields__}

@@ -1,0 +1,51 @@
+"""The gateway's configuration: frozen, validated once, one line of meaning per field."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import msgspec
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    # Behaviour
+    host: str = "127.0.0.1"  # 0.0.0.0 or :: serves other machines too; then set an API key
+    port: int = 8000  # 0: any free one
+    api_keys: tuple[str, ...] = ()  # each is a tenant of its own; none: everybody may, as one tenant
+    served_model_names: tuple[str, ...] = ("demo",)  # the first is shown where a request names none
+    enable_access_log: bool = True
+    ttft_target_ms: float | None = None  # of online requests, for policies that hold targets
+    itl_target_ms: float | None = None
+
+    # Limits
+    max_queue_requests: int = 2048  # waiting for their first token, per class; more are answered 429
+    max_queue_tokens: int = 8_000_000  # of their prompts, per class
+    max_body_bytes: int = 32 * 2**20  # larger bodies are answered 413; a body is held in memory while it is read
+    request_timeout_ms: float = 600_000.0  # from arrival to the last token; 0: none
+    body_timeout_ms: float = 60_000.0  # for a client to send its body
+    drain_timeout_ms: float = 30_000.0  # after SIGTERM, for open requests to finish
+    keepalive_ms: float = 15_000.0  # of silence before a first token, then a stream gets a comment, so proxies keep it
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.port <= 65535, "port must be between 0 and 65535")
+        _require(bool(self.served_model_names), "served_model_names must not be empty")
+        _require(all(self.api_keys), "an API key must not be empty")
+        for name in ("max_queue_requests", "max_queue_tokens", "max_body_bytes"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        for name in ("request_timeout_ms", "drain_timeout_ms"):
+            _require(getattr(self, name) >= 0, f"{name} must not be negative")
+        for name in ("body_timeout_ms", "keepalive_ms"):
+            _require(getattr(self, name) > 0, f"{name} must be positive")
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines can reach the server."""
+        try:
+            return not ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host != "localhost"
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)

@@ -1,0 +1,119 @@
+"""What an engine says about the requests of one connection, in order, until each has had its final delta."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from schedcore.types import EngineError, ErrorCode, FinishReason, TokenDelta
+
+
+class DeltaStream:
+    """One reader, many requests. Deltas that arrive while the reader is busy are handed over together.
+
+    A context manager: leaving it ends every request that is still open.
+    """
+
+    __slots__ = ("_arrived", "_end", "_failure", "_open", "_waiter")
+
+    def __init__(self, request_ids: Iterable[int], end: Callable[[int], None]) -> None:
+        """`end(request_id)` tells the engine that nobody waits for that request any longer."""
+        self._open = set(request_ids)
+        self._end = end
+        self._arrived: list[TokenDelta] = []
+        self._failure: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def receive(self) -> list[TokenDelta]:
+        """What arrived since the last call, at least one delta. Empty: every request has had its final delta.
+
+        Raises what `fail` was given.
+        """
+        while not self._arrived:
+            if self._failure is not None:
+                raise self._failure
+            if not self._open:
+                return []
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def push(self, delta: TokenDelta) -> None:
+        """Called by the engine client, in order; at most one final delta per request."""
+        if delta.finish_reason is not FinishReason.NONE:
+            self._open.discard(delta.request_id)
+        self._arrived.append(delta)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """Makes the reader raise `error` once it has taken what has arrived; the first failure counts."""
+        self._failure = self._failure or error
+        self._wake()
+
+    def end(self, request_id: int) -> None:
+        """The reader wants no more of this request. Idempotent."""
+        if request_id in self._open:
+            self._open.discard(request_id)
+            self._end(request_id)
+
+    def close(self) -> None:
+        for request_id in list(self._open):
+            self.end(request_id)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class DeltaRouter:
+    """Leads each delta to the stream that waits for its request. Every engine client has one."""
+
+    def __init__(self, abort: Callable[[int], None]) -> None:
+        self._streams: dict[int, DeltaStream] = {}
+        self._abort = abort
+
+    @property
+    def num_open(self) -> int:
+        """Requests without a final delta."""
+        return len(self._streams)
+
+    def open(self, request_ids: Iterable[int]) -> DeltaStream:
+        ids = list(request_ids)
+        stream = DeltaStream(ids, self._end)
+        for request_id in ids:
+            self._streams[request_id] = stream
+        return stream
+
+    def dispatch(self, deltas: Iterable[TokenDelta]) -> None:
+        """Deltas of requests that nobody waits for any longer are dropped."""
+        streams = self._streams
+        for delta in deltas:
+            if delta.finish_reason is FinishReason.NONE:
+                stream = streams.get(delta.request_id)
+            else:
+                stream = streams.pop(delta.request_id, None)
+            if stream is not None:
+                stream.push(delta)
+
+    def fail_all(self, code: ErrorCode, message: str) -> None:
+        """Every open request gets its final delta now."""
+        error = EngineError(code, message)
+        self.dispatch([TokenDelta(i, [], FinishReason.ERROR, error=error) for i in list(self._streams)])
+
+    def _end(self, request_id: int) -> None:
+        if self._streams.pop(request_id, None) is not None:
+            self._abort(request_id)

@@ -1,0 +1,168 @@
+"""The choices of one HTTP request on the engine, from admission to their last token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+from gateway.admission import Refusal
+from gateway.choice import Choice
+from gateway.classify import Profile
+from gateway.engine_client import EngineDeadError
+from gateway.protocol.errors import ApiError, DeadlineError, QueueFullError, UnavailableError, from_engine
+from gateway.protocol.response import Usage, usage
+from gateway.services import Services
+from schedcore.types import EngineRequest, FinishReason, TokenDelta
+
+
+class Generation:
+    """A context manager: entering asks admission and submits, leaving ends whatever is still open.
+
+    Choice number i is the engine's request number requests[0].request_id + i.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        profile: Profile,
+        choices: list[Choice],
+        requests: list[EngineRequest],
+        prompts: list[list[int]],
+        arrived_at: float,
+    ) -> None:
+        self.profile = profile
+        self.choices = choices
+        self.prompts = prompts
+        self.arrived_at = arrived_at
+        self.first_token_at: float | None = None
+        self._services = services
+        self._requests = requests
+        self._first_id = requests[0].request_id
+        self._num_unfinished = len(choices)
+        self._admission = services.admissions[profile.request_class]
+        self._metrics = services.metrics.of_class[profile.request_class]
+        self._resources = contextlib.ExitStack()
+
+    @property
+    def is_done(self) -> bool:
+        return self._num_unfinished == 0
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(choice.num_tokens for choice in self.choices)
+
+    def usage(self) -> Usage:
+        """So far. A prompt counts once, however many choices it has."""
+        cached = {choice.prompt_index: choice.num_cached_tokens for choice in reversed(self.choices)}
+        return usage(self.num_prompt_tokens, self.num_output_tokens, sum(cached.values()))
+
+    def __enter__(self) -> Self:
+        """Raises QueueFullError or UnavailableError."""
+        self._admit()
+        try:
+            self._stream = self._resources.enter_context(self._services.engine.stream(self._requests))
+        except EngineDeadError as error:
+            self._admission.leave(self._ticket, self._services.clock())
+            raise UnavailableError(str(error), code="engine_dead") from None
+        self._services.open.add(self)
+        self._resources.callback(self._services.open.remove, self)
+        self._limit_time()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
+        self._resources.close()
+        self._admission.leave(self._ticket, self._services.clock())
+        for choice in self.choices:
+            if choice.finish_reason is None:
+                self._metrics.num_finished["error" if isinstance(e, ApiError) else "abort"] += 1
+
+    def fail(self, error: ApiError) -> None:
+        """The reader gets this instead of more tokens."""
+        self._stream.fail(error)
+
+    async def receive(self) -> list[TokenDelta]:
+        """At least one delta; none when every request has had its last. Raises ApiError if the generation failed."""
+        return await self._stream.receive()
+
+    def absorb(self, deltas: list[TokenDelta]) -> list[tuple[Choice, str]]:
+        """Each choice that got tokens, with the text they complete (possibly none)."""
+        now = self._services.clock()
+        pieces = []
+        for delta in deltas:
+            choice = self.choices[delta.request_id - self._first_id]
+            if choice.is_finished:
+                continue
+            if delta.finish_reason is FinishReason.ERROR or delta.finish_reason is FinishReason.ABORT:
+                self.fail(from_engine(delta.error))
+                break
+            pieces.append((choice, self._feed(choice, delta, now)))
+        return pieces
+
+    def _admit(self) -> None:
+        num_tokens = sum(len(request.prompt_token_ids) for request in self._requests)
+        answer = self._admission.admit(len(self._requests), num_tokens)
+        if isinstance(answer, Refusal):
+            self._metrics.num_refused += 1
+            raise QueueFullError(answer.reason, retry_after_seconds=answer.retry_after_seconds)
+        self._ticket = answer
+
+    def _limit_time(self) -> None:
+        timeout_ms = self._services.config.request_timeout_ms
+        if timeout_ms:
+            seconds = self.arrived_at + timeout_ms / 1e3 - self._services.clock()
+            error = DeadlineError(f"The request took longer than {timeout_ms / 1e3:g} seconds.")
+            timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self.fail, error)
+            self._resources.callback(timer.cancel)
+
+    def _feed(self, choice: Choice, delta: TokenDelta, now: float) -> str:
+        num_before = choice.num_tokens
+        text = choice.feed(delta)
+        self._record(choice, choice.num_tokens - num_before, now)
+        if choice.is_finished:
+            self._finish(choice, delta.request_id, now)
+        return text
+
+    def _start(self, now: float) -> None:
+        self.first_token_at = now
+        self._admission.leave(self._ticket, now)
+        self._metrics.ttft.observe(now - self.arrived_at)
+        self._metrics.num_prompt_tokens += self.num_prompt_tokens
+        for prompt in self.prompts:
+            self._metrics.prompt_lengths.observe(len(prompt))
+
+    def _record(self, choice: Choice, num_tokens: int, now: float) -> None:
+        if self.first_token_at is None:
+            self._start(now)
+        metrics = self._metrics
+        metrics.num_output_tokens += num_tokens
+        if choice.last_token_at is None:
+            choice.first_token_at = now
+            metrics.num_cached_tokens += choice.num_cached_tokens
+        elif num_tokens:
+            metrics.itl.observe((now - choice.last_token_at) / num_tokens, num_tokens)
+        choice.last_token_at = now
+
+    def _finish(self, choice: Choice, request_id: int, now: float) -> None:
+        self._num_unfinished -= 1
+        if choice.stopped_by_gateway:
+            self._stream.end(request_id)
+        metrics = self._metrics
+        metrics.num_finished[choice.finish_reason or ""] += 1
+        metrics.e2e.observe(now - self.arrived_at)
+        metrics.output_lengths.observe(choice.num_tokens)
+        if choice.num_tokens > 1 and choice.first_token_at is not None:
+            metrics.tpot.observe((now - choice.first_token_at) / (choice.num_tokens - 1))
+
+    async def texts(self) -> list[str]:
+        """Runs to the end; the whole text of each choice. Raises ApiError if the generation failed."""
+        parts: list[list[str]] = [[] for _ in self.choices]
+        while not self.is_done:
+            for choice, text in self.absorb(await self.receive()):
+                parts[choice.index].append(text)
+        return ["".join(texts) for texts in parts]

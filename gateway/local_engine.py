@@ -1,0 +1,194 @@
+"""An engine in a process of its own on this machine, reached by ZeroMQ over a Unix socket.
+
+The process is named, not imported: `python -m worker --endpoint ipc://...` reads its EngineConfig as JSON from
+standard input until end of file, binds a ROUTER at the endpoint, answers Hello with Ready once the model is loaded,
+and exits when it gets Shutdown or when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from gateway.delta_stream import DeltaRouter, DeltaStream
+from gateway.engine_client import EngineDeadError
+from schedcore import wire
+from schedcore.config import EngineConfig
+from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, ErrorCode
+
+HELLO_SECONDS = 0.05  # between two Hellos until Ready
+EXIT_SECONDS = 10.0  # that an engine may take to exit when asked to, before it is killed
+
+
+class LocalEngine:
+    """An EngineClient. One instance is one engine process; a dead engine stays dead."""
+
+    def __init__(self, config: EngineConfig, module: str = "worker") -> None:
+        self._config = config
+        self._module = module
+        self._router = DeltaRouter(self._abort)
+        self._info: EngineInfo | None = None
+        self._stats: EngineStats | None = None
+        self._death: str | None = None
+        self._settled = asyncio.Event()  # ready or dead
+        self._process: asyncio.subprocess.Process | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._resources = contextlib.ExitStack()
+
+    @property
+    def info(self) -> EngineInfo:
+        if self._info is None or self._death is not None:
+            raise EngineDeadError(self._death or "The engine is starting.")
+        return self._info
+
+    @property
+    def is_alive(self) -> bool:
+        return self._info is not None and self._death is None
+
+    @property
+    def death(self) -> str | None:
+        return self._death
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def stats(self) -> EngineStats | None:
+        return self._stats
+
+    def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:
+        if not self.is_alive:
+            raise EngineDeadError(self._death or "The engine is starting.")
+        stream = self._router.open(request.request_id for request in requests)
+        for request in requests:
+            self._send(wire.Submit(request))
+        return stream
+
+    def advise(self, advisory: Advisory) -> None:
+        if self.is_alive:
+            self._send(wire.Advise(advisory))
+
+    async def start(self) -> None:
+        try:
+            await self._spawn()
+        except OSError as error:
+            self._die(f"The engine cannot be started: {error}.")
+        while not self._settled.is_set():
+            self._send(wire.Hello())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._settled.wait(), HELLO_SECONDS)
+        if self._death is not None:
+            raise EngineDeadError(self._death)
+
+    async def _spawn(self) -> None:
+        folder = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="hocket-"))
+        endpoint = f"ipc://{Path(folder) / 'engine'}"
+        self._connect(endpoint)
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", self._module, "--endpoint", endpoint),
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the gateway, which drains before it stops the engine
+        )
+        self._watcher = asyncio.create_task(self._watch(self._process))
+        await self._configure(self._process)
+
+    async def close(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._send(wire.Shutdown())
+            await self._reap(self._process)
+        self._die("The engine was shut down.")
+        if self._watcher is not None:
+            await self._watcher
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket = None
+        self._resources.close()
+
+    def _connect(self, endpoint: str) -> None:
+        context = self._resources.enter_context(zmq.Context())
+        self._socket = self._resources.enter_context(context.socket(zmq.DEALER))
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # admission bounds what is under way
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        self._socket.connect(endpoint)
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._on_readable)
+
+    async def _configure(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(self._config))
+        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died already; the watcher says so
+            await process.stdin.wait_closed()
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        status = await process.wait()
+        self._on_readable()  # its last words
+        self._die(f"The engine {_how_it_ended(status)}.")
+
+    async def _reap(self, process: asyncio.subprocess.Process) -> None:
+        for stop in (None, process.terminate, process.kill):
+            if stop is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    stop()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), EXIT_SECONDS)
+                return
+
+    def _abort(self, request_id: int) -> None:
+        if self.is_alive:
+            self._send(wire.Abort(request_id))
+
+    def _send(self, message: wire.ToEngine) -> None:
+        if self._socket is None:
+            return
+        self._socket.send(wire.encode(message), zmq.NOBLOCK)
+        # ZeroMQ's descriptor signals edges, and sending may swallow one
+        asyncio.get_running_loop().call_soon(self._on_readable)
+
+    def _on_readable(self) -> None:
+        while self._socket is not None and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            frame = self._socket.recv(zmq.NOBLOCK)
+            try:
+                message = wire.decode_to_gateway(frame)
+            except msgspec.DecodeError as error:
+                self._die(f"The engine sent what is no message: {error}.")
+                return
+            self._on_message(message)
+
+    def _on_message(self, message: wire.ToGateway) -> None:
+        match message:
+            case wire.Deltas(deltas):
+                self._router.dispatch(deltas)
+            case wire.Stats(stats):
+                self._stats = stats
+            case wire.Ready(info):
+                self._info = self._info or info
+                self._settled.set()
+            case wire.Fatal(reason):
+                self._die(reason)
+
+    def _die(self, reason: str) -> None:
+        """Idempotent; the first reason counts."""
+        if self._death is None:
+            self._death = reason
+            self._settled.set()
+            self._router.fail_all(ErrorCode.ENGINE_DEAD, reason)
+
+
+def _how_it_ended(status: int) -> str:
+    if status >= 0:
+        return f"exited with status {status}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"was killed by signal {-status}"

@@ -1,0 +1,98 @@
+"""`POST /v1/completions`: request and response."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.protocol.decode import decode_json
+from gateway.protocol.errors import InvalidRequestError
+from gateway.protocol.generation import MAX_TOP_LOGPROBS, GenerationRequest, TokenId, check_generation
+from gateway.protocol.response import Usage
+
+MAX_PROMPTS = 1024  # in one request
+
+Prompt = str | list[int]
+
+
+class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
+    prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+    echo: bool | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    add_special_tokens: bool | None = None  # default: true
+    suffix: str | None = None
+    prompt_embeds: Any = None
+
+    def prompts(self) -> list[Prompt]:
+        """One prompt per element, text or token ids. Raises InvalidRequestError on a mixture."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [_all(self.prompt, int)]
+        kind: type = type(self.prompt[0])
+        return _all(self.prompt, kind)
+
+
+def _all(items: list[Any], kind: type) -> list[Any]:
+    for i, item in enumerate(items):
+        if not isinstance(item, kind):
+            raise InvalidRequestError(
+                "'prompt' must be text, token ids, or a list of either, not a mixture.", param=f"prompt[{i}]"
+            )
+    return items
+
+
+_decoder = msgspec.json.Decoder(CompletionRequest)
+
+
+def decode_completion(body: bytes) -> CompletionRequest:
+    """Raises InvalidRequestError."""
+    request = decode_json(_decoder, body)
+    check_generation(request, ("suffix", "prompt_embeds"))
+    if (
+        isinstance(request.prompt, list)
+        and not isinstance(request.prompt[0], int)
+        and len(request.prompt) > MAX_PROMPTS
+    ):
+        raise InvalidRequestError(f"'prompt' holds more than {MAX_PROMPTS} prompts.", param="prompt")
+    return request
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Parallel lists, one entry per token. The first prompt token of an echo has no log-probability."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    index: int
+    text: str
+    finish_reason: str | None
+    logprobs: CompletionLogprobs | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    service_tier: str | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
+
+
+class CompletionResponse(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    service_tier: str | UnsetType = UNSET

@@ -1,0 +1,38 @@
+"""What both endpoints say about a response: which one it is, and how many tokens it took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """What every object of one response repeats."""
+
+    id: str
+    created: int  # Unix seconds
+    model: str
+    service_tier: str | UnsetType = UNSET
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+def usage(num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int) -> Usage:
+    return Usage(
+        num_prompt_tokens,
+        num_output_tokens,
+        num_prompt_tokens + num_output_tokens,
+        PromptTokensDetails(num_cached_tokens),
+    )

@@ -1,0 +1,45 @@
+"""What several handlers do."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET
+
+from gateway.generation import Generation
+from gateway.protocol.errors import BodyTimeoutError, MediaTypeError
+from gateway.protocol.response import ResponseHead
+from gateway.services import SERVICES
+
+
+async def read_body(request: web.Request) -> bytes:
+    """Raises MediaTypeError, BodyTimeoutError; aiohttp itself raises if the body is too large.
+
+    The type is required because browsers send application/json to another site only if that site agrees: a page on
+    the internet cannot talk to a server on the user's own machine.
+    """
+    if request.content_type != "application/json":
+        raise MediaTypeError("The body must be JSON: send 'Content-Type: application/json'.")
+    seconds = request.app[SERVICES].config.body_timeout_ms / 1e3
+    try:
+        async with asyncio.timeout(seconds):
+            return await request.read()
+    except TimeoutError:
+        raise BodyTimeoutError(f"The body did not arrive within {seconds:g} seconds.") from None
+
+
+def json_response(body: msgspec.Struct) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+
+
+def response_head(prefix: str, model: str, generation: Generation) -> ResponseHead:
+    return ResponseHead(
+        id=f"{prefix}-{secrets.token_hex(16)}",
+        created=int(time.time()),
+        model=model,
+        service_tier=generation.profile.service_tier or UNSET,
+    )

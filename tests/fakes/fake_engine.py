@@ -1,0 +1,242 @@
+"""An engine without a model: what it says is the prompt, or a script. For the gateway's tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from fakes.byte_tokenizer import END, VOCAB_SIZE
+from gateway.delta_stream import DeltaRouter, DeltaStream
+from gateway.engine_client import EngineDeadError
+from schedcore.types import (
+    Advisory,
+    EngineError,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    ErrorCode,
+    FinishReason,
+    RequestClass,
+    TokenDelta,
+    TokenLogprobs,
+)
+
+Script = Callable[[EngineRequest], Sequence[int]]
+
+INFO = EngineInfo(
+    model="fake",
+    dtype="float32",
+    device="cpu",
+    vocab_size=VOCAB_SIZE,
+    max_model_len=4096,
+    block_size=16,
+    num_units=1000,
+    units_per_block=2,
+    max_num_seqs=256,
+    max_num_batched_tokens=2048,
+    policy="fcfs",
+    startup_seconds=0.0,
+)
+
+
+def echo(request: EngineRequest) -> Sequence[int]:
+    """The prompt, then the end of sequence; a chat's last message without the tokens around it."""
+    ids = [token_id for token_id in request.prompt_token_ids if token_id < END]
+    return [*ids, END]
+
+
+def saying(text: str) -> Script:
+    return lambda request: [*text.encode(), END]
+
+
+class FakeSteps:
+    """The engine's side: each step gives every request its next token. A script that has run out starts again."""
+
+    def __init__(self, script: Script = echo, tokens_per_step: int = 1) -> None:
+        self._script = script
+        self._tokens_per_step = tokens_per_step
+        self._open: dict[int, tuple[EngineRequest, Sequence[int], int]] = {}
+        self.num_steps = 0
+        self.num_prompt_tokens = 0
+        self.num_output_tokens = 0
+        self.num_finished = [0] * len(FinishReason)
+
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
+
+    def add(self, request: EngineRequest) -> None:
+        self._open[request.request_id] = (request, self._script(request), 0)
+        self.num_prompt_tokens += len(request.prompt_token_ids)
+
+    def abort(self, request_id: int) -> list[TokenDelta]:
+        if self._open.pop(request_id, None) is None:
+            return []
+        self.num_finished[FinishReason.ABORT] += 1
+        return [TokenDelta(request_id, [], FinishReason.ABORT)]
+
+    def abort_all(self) -> list[TokenDelta]:
+        return [delta for request_id in list(self._open) for delta in self.abort(request_id)]
+
+    def step(self) -> list[TokenDelta]:
+        self.num_steps += 1
+        return [self._advance(request_id) for request_id in list(self._open)]
+
+    def stats(self) -> EngineStats:
+        running = [0] * len(RequestClass)
+        for request, _, _ in self._open.values():
+            running[request.request_class] += 1
+        return EngineStats(
+            num_running=running,
+            num_waiting=[0] * len(RequestClass),
+            num_waiting_tokens=0,
+            num_units=INFO.num_units,
+            num_free_units=INFO.num_units - self.num_open,
+            num_cached_units=0,
+            num_steps=self.num_steps,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_output_tokens=self.num_output_tokens,
+            num_cached_prompt_tokens=0,
+            num_queried_prompt_tokens=self.num_prompt_tokens,
+            num_preemptions=0,
+            num_evicted_blocks=0,
+            num_finished=list(self.num_finished),
+            step_seconds=0.5,
+            schedule_seconds=0.01,
+            commit_seconds=0.02,
+            execute_seconds=0.4,
+        )
+
+    def _advance(self, request_id: int) -> TokenDelta:
+        request, script, position = self._open[request_id]
+        token_ids: list[int] = []
+        reason, stop_token_id = FinishReason.NONE, None
+        while len(token_ids) < self._tokens_per_step and reason is FinishReason.NONE:
+            token_ids.append(script[(position + len(token_ids)) % len(script)])
+            num_tokens = position + len(token_ids)
+            if token_ids[-1] in request.stop_token_ids and num_tokens > request.min_tokens:
+                reason, stop_token_id = FinishReason.STOP, token_ids[-1]
+            elif num_tokens >= request.max_tokens:
+                reason = FinishReason.LENGTH
+        self._open[request_id] = (request, script, position + len(token_ids))
+        self.num_output_tokens += len(token_ids)
+        if reason is not FinishReason.NONE:
+            del self._open[request_id]
+            self.num_finished[reason] += 1
+        return TokenDelta(
+            request_id,
+            token_ids,
+            reason,
+            stop_token_id,
+            num_cached_tokens=0,
+            logprobs=_logprobs(token_ids, request.sampling.num_logprobs),
+            prompt_logprobs=_prompt_logprobs(request) if position == 0 else None,
+        )
+
+
+def _logprobs(token_ids: Sequence[int], num: int | None) -> list[TokenLogprobs] | None:
+    """The token itself is the likeliest, its successors by id follow."""
+    if num is None:
+        return None
+    return [TokenLogprobs(t, -0.25, 1, [((t + i) % VOCAB_SIZE, -0.25 - i) for i in range(num)]) for t in token_ids]
+
+
+def _prompt_logprobs(request: EngineRequest) -> list[TokenLogprobs | None] | None:
+    entries = _logprobs(request.prompt_token_ids, request.sampling.num_prompt_logprobs)
+    return None if entries is None else [None, *entries[1:]]
+
+
+class FakeEngine:
+    """An EngineClient. Steps by itself while there is work, unless `is_manual`: then `step()` is up to the test."""
+
+    def __init__(
+        self, script: Script = echo, *, tokens_per_step: int = 1, is_manual: bool = False, is_ready: bool = True
+    ) -> None:
+        self.requests: list[EngineRequest] = []
+        self.aborted: list[int] = []
+        self.advisories: list[Advisory] = []
+        self.refusal: EngineError | None = None  # of every request from now on
+        self.info_to_be = INFO
+        self._steps = FakeSteps(script, tokens_per_step)
+        self._router = DeltaRouter(self._abort)
+        self._is_manual = is_manual
+        self._is_ready = asyncio.Event()
+        if is_ready:
+            self._is_ready.set()
+        self._death: str | None = None
+        self._pending: asyncio.Handle | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        if not self.is_alive:
+            raise EngineDeadError(self._death or "The engine is starting.")
+        return self.info_to_be
+
+    @property
+    def is_alive(self) -> bool:
+        return self._is_ready.is_set() and self._death is None
+
+    @property
+    def death(self) -> str | None:
+        return self._death
+
+    @property
+    def num_open(self) -> int:
+        return self._steps.num_open
+
+    async def start(self) -> None:
+        await self._is_ready.wait()
+        if self._death is not None:
+            raise EngineDeadError(self._death)
+
+    async def close(self) -> None:
+        self.die("The engine was shut down.")
+
+    def become_ready(self) -> None:
+        self._is_ready.set()
+
+    def die(self, reason: str) -> None:
+        if self._death is None:
+            self._death = reason
+            self._is_ready.set()
+            self._steps.abort_all()
+            self._router.fail_all(ErrorCode.ENGINE_DEAD, reason)
+
+    def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:
+        if not self.is_alive:
+            raise EngineDeadError(self._death or "The engine is starting.")
+        stream = self._router.open(request.request_id for request in requests)
+        for request in requests:
+            self._submit(request)
+        self._go_on()
+        return stream
+
+    def advise(self, advisory: Advisory) -> None:
+        self.advisories.append(advisory)
+
+    def stats(self) -> EngineStats | None:
+        return self._steps.stats()
+
+    def step(self) -> None:
+        self._router.dispatch(self._steps.step())
+
+    def _submit(self, request: EngineRequest) -> None:
+        self.requests.append(request)
+        if self.refusal is not None:
+            refused = TokenDelta(request.request_id, [], FinishReason.ERROR, error=self.refusal)
+            self._router.dispatch([refused])
+        else:
+            self._steps.add(request)
+
+    def _abort(self, request_id: int) -> None:
+        self.aborted.append(request_id)
+        self._router.dispatch(self._steps.abort(request_id))
+
+    def _go_on(self) -> None:
+        if not self._is_manual and self._pending is None and self.num_open:
+            self._pending = asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._pending = None
+        self.step()
+        self._go_on()

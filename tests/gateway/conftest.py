@@ -1,0 +1,63 @@
+"""A gateway over a fake engine, reached over a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from fakes.byte_tokenizer import END, write_byte_checkpoint
+from fakes.fake_engine import FakeEngine
+from gateway.app import create_app
+from gateway.chat_template import ChatTemplate
+from gateway.checkpoint import Checkpoint
+from gateway.config import GatewayConfig
+from gateway.services import Services
+from gateway.tokenize import Tokenizer
+
+type_of_make = Callable[..., Awaitable[TestClient[Any, Any]]]
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return Checkpoint.read(write_byte_checkpoint(tmp_path_factory.mktemp("checkpoint")))
+
+
+def make_services(engine: FakeEngine, checkpoint: Checkpoint, **config: Any) -> Services:
+    template = checkpoint.chat_template
+    return Services(
+        config=GatewayConfig(**({"drain_timeout_ms": 100.0} | config)),
+        engine=engine,
+        tokenizer=Tokenizer.load(checkpoint),
+        template=ChatTemplate(template, checkpoint.special_tokens) if template else None,
+        stop_token_ids=(END,),
+        sampling=checkpoint.sampling,
+    )
+
+
+@pytest.fixture
+async def serve(checkpoint: Checkpoint) -> AsyncIterator[type_of_make]:
+    """serve(engine, **GatewayConfig fields) -> an HTTP client of a gateway over that engine."""
+    clients: list[TestClient[Any, Any]] = []
+
+    async def make(
+        engine: FakeEngine, *, checkpoint: Checkpoint = checkpoint, headers: dict[str, str] | None = None, **config: Any
+    ) -> TestClient[Any, Any]:
+        app = create_app(make_services(engine, checkpoint, **config))
+        server = TestServer(app)
+        await server.start_server(access_log=None)
+        client = TestClient(server, headers=headers)
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        await client.close()
+
+
+@pytest.fixture
+def without_template(tmp_path: Path) -> Checkpoint:
+    return Checkpoint.read(write_byte_checkpoint(tmp_path / "plain", chat_template=None))
