@@ -21,10 +21,11 @@ def test_the_same_seed_gives_the_same_conversations() -> None:
     assert training_conversation(random.Random(7), 9) != training_conversation(random.Random(8), 9)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_messages_alternate_after_an_optional_system_message(seed: int) -> None:
-    roles = [m["role"] for m in training_conversation(random.Random(seed), 5).messages]
-    assert roles[roles[0] == "system" :] == ["user", "assistant"] * 5
+def test_messages_alternate_after_an_optional_system_message() -> None:
+    rng = random.Random(9)
+    for _ in range(50):
+        roles = [m["role"] for m in training_conversation(rng, 5).messages]
+        assert roles[roles[0] == "system" :] == ["user", "assistant"] * 5
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -65,10 +66,11 @@ def test_careless_typing_never_turns_a_training_prompt_into_a_held_out_one() -> 
         assert normalised(typed) == normalised(example.prompt) or not is_held_out_key(normalised(typed))
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_sums_in_replies_are_right(seed: int) -> None:
-    for topic in ("sums", "double and half", "word problems"):
-        example = Speaker(random.Random(seed)).draw(topic)
+@pytest.mark.parametrize("topic", ["sums", "double and half", "word problems"])
+def test_sums_in_replies_are_right(topic: str) -> None:
+    speaker = Speaker(random.Random(8))
+    for _ in range(200):
+        example = speaker.draw(topic)
         assert example is not None
         found = re.match(r"(\d+) ([-+*/]) (\d+) = (-?\d+)", example.replies[0])
         assert found is not None
