@@ -8,6 +8,8 @@
 #include <string>
 
 #include "cpu.h"
+#include "linear.h"
+#include "machine_limits.h"
 #include "paged_attention.h"
 #include "rms_norm.h"
 #include "rope_kv_write.h"
@@ -138,6 +140,12 @@ void paged_attention(Pointer out, Pointer q, const Step& step, int64_t layer, in
   HOCKET_LAUNCH(paged_attention, args, stream);
 }
 
+void linear(Pointer out, Pointer x, Pointer packed, Pointer bias, int64_t num_tokens, int64_t in_features,
+            int64_t out_features, int64_t x_stride, int64_t panel_width, int dtype) {
+  check(linear_cpu({static_cast<float*>(to_pointer(out)), to_const<float>(x), to_pointer(packed), to_const<float>(bias),
+                    num_tokens, in_features, out_features, x_stride, panel_width, static_cast<DType>(dtype)}));
+}
+
 void set_isa(const std::string& name) {
   if (!cpu::set_isa(name.c_str())) throw std::invalid_argument("this CPU or build has no instruction set " + name);
 }
@@ -167,4 +175,9 @@ PYBIND11_MODULE(_kernels, m) {
   m.def("silu_mul", &silu_mul, no_lock);
   m.def("rope_kv_write", &rope_kv_write, no_lock);
   m.def("paged_attention", &paged_attention, no_lock);
+  m.def("linear", &linear, no_lock);
+  m.def("linear_panel_width", &linear_panel_width);
+
+  m.def("read_limit", [](Pointer data, int64_t bytes) { return read_limit_cpu(to_pointer(data), bytes); }, no_lock);
+  m.def("arithmetic_limit", &arithmetic_limit_cpu, no_lock);
 }

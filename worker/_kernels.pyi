@@ -86,3 +86,19 @@ def paged_attention(
     stream: int,
     /,
 ) -> None: ...
+def linear(
+    out: int,
+    x: int,
+    packed: int,
+    bias: int,
+    num_tokens: int,
+    in_features: int,
+    out_features: int,
+    x_stride: int,
+    panel_width: int,
+    dtype: int,
+    /,
+) -> None: ...  # CPU only
+def linear_panel_width() -> int: ...
+def read_limit(data: int, num_bytes: int, /) -> float: ...
+def arithmetic_limit(rounds: int, /) -> int: ...  # float32 operations done

@@ -13,6 +13,7 @@ import weakref
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from worker import ops_reference
@@ -136,23 +137,54 @@ def paged_attention(
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """A weight in the layout that linear() reads fastest. Made by pack_linear()."""
+    """A weight in the layout that linear() reads fastest here. Made by pack_linear()."""
 
-    weight: Tensor
-    bias: Tensor | None
+    weight: Tensor  # on CPU: panels as kernels/include/linear.h says; elsewhere [N, K]
+    bias: Tensor | None  # [N]
     in_features: int
     out_features: int
+    panel_width: int  # 0: not packed
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
-    """weight [N, K], bias [N] or None. Copies: the arguments may be freed."""
+    """weight [N, K], bias [N] or None. Copies on CPU, so that the arguments may be freed.
+
+    On CPU bfloat16 weights stay bfloat16, all others become float32; the bias becomes float32.
+    """
+    out_features, in_features = weight.shape
+    if bias is not None and bias.shape != (out_features,):
+        raise ValueError(f"bias has shape {list(bias.shape)}, the weight {list(weight.shape)}")
+    if not (_HAS_KERNELS and weight.is_cpu):
+        return PackedLinear(weight, bias, in_features, out_features, 0)
+    panel_width = _kernels.linear_panel_width()
+    panels = _pack_panels(weight, panel_width)
+    return PackedLinear(panels, None if bias is None else bias.float().clone(), in_features, out_features, panel_width)
+
+
+def _pack_panels(weight: Tensor, width: int) -> Tensor:
+    """[N, K] -> [N / width, K / 2, width, 2] in bfloat16 or [N / width, K, width] in float32, padded with zeros."""
+    weight = weight.detach() if weight.dtype is torch.bfloat16 else weight.detach().float()
     n, k = weight.shape
-    return PackedLinear(weight.clone(), None if bias is None else bias.clone(), k, n)
+    weight = F.pad(weight, (0, k % 2, 0, -n % width)).contiguous()
+    if weight.dtype is torch.bfloat16:
+        pairs = weight.view(torch.int32)  # [N, K / 2]
+        return pairs.view(-1, width, pairs.shape[1]).mT.contiguous().view(torch.bfloat16)
+    return weight.view(-1, width, weight.shape[1]).mT.contiguous()
 
 
 def linear(x: Tensor, packed: PackedLinear) -> Tensor:
-    """x [T, K] -> x @ weight.T + bias, [T, N]."""
-    return ops_reference.linear(x, packed.weight, packed.bias)
+    """x [T, K] -> x @ weight.T + bias, [T, N]. On CPU x is float32 and its rows may be strided."""
+    if packed.panel_width == 0:
+        return F.linear(x, packed.weight, packed.bias)
+    tokens, in_features, stride = match("x[T,K|s,1]", x)
+    if in_features != packed.in_features or x.dtype is not torch.float32 or not x.is_cpu:
+        raise ValueError(f"x is {x.dtype} {list(x.shape)} on {x.device}, expected float32 [T, {packed.in_features}]")
+    out = torch.empty((tokens, packed.out_features))
+    _kernels.linear(
+        out.data_ptr(), x.data_ptr(), packed.weight.data_ptr(), 0 if packed.bias is None else packed.bias.data_ptr(),
+        tokens, in_features, packed.out_features, stride, packed.panel_width, _DTYPES[packed.weight.dtype],
+    )  # fmt: skip
+    return out
 
 
 class _Step:

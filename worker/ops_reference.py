@@ -57,7 +57,7 @@ def paged_attention(
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -7,6 +7,16 @@
 
 namespace hocket::cpu::HOCKET_ISA {
 
-const KernelTable kTable = {HOCKET_STRING(HOCKET_ISA), rms_norm, silu_mul, rope_kv_write, paged_attention};
+const KernelTable kTable = {
+    .isa = HOCKET_STRING(HOCKET_ISA),
+    .rms_norm = rms_norm,
+    .silu_mul = silu_mul,
+    .rope_kv_write = rope_kv_write,
+    .paged_attention = paged_attention,
+    .linear = linear,
+    .linear_panel_width = 2 * HOCKET_SIMD_WIDTH,
+    .read_limit = read_limit,
+    .arithmetic_limit = arithmetic_limit,
+};
 
 }  // namespace hocket::cpu::HOCKET_ISA

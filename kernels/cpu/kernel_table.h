@@ -1,6 +1,7 @@
 // The CPU kernels of one instruction set. Each is compiled from the same sources into a namespace of its own.
 #pragma once
 
+#include "linear.h"
 #include "paged_attention.h"
 #include "rms_norm.h"
 #include "rope_kv_write.h"
@@ -14,6 +15,10 @@ struct KernelTable {
   Status (*silu_mul)(const SiluMulArgs&);
   Status (*rope_kv_write)(const RopeKvWriteArgs&);
   Status (*paged_attention)(const PagedAttentionArgs&);
+  Status (*linear)(const LinearArgs&);
+  int64_t linear_panel_width;
+  float (*read_limit)(const void*, int64_t);
+  int64_t (*arithmetic_limit)(int64_t);
 };
 
 }  // namespace hocket::cpu

@@ -9,6 +9,9 @@ Status rms_norm(const RmsNormArgs& args);
 Status silu_mul(const SiluMulArgs& args);
 Status rope_kv_write(const RopeKvWriteArgs& args);
 Status paged_attention(const PagedAttentionArgs& args);
+Status linear(const LinearArgs& args);
+float read_limit(const void* data, int64_t bytes);
+int64_t arithmetic_limit(int64_t rounds);
 
 extern const KernelTable kTable;
 

@@ -24,6 +24,15 @@ CPU_VARIANTS = [("generic", 2), ("avx2", 1), ("avx2", 2), ("avx2_w16", 2), ("avx
 CPU_VARIANTS = [(isa, num_threads) for isa, num_threads in CPU_VARIANTS if _has_isa(isa)]
 
 
+@pytest.fixture(autouse=True)
+def _quiet_torch() -> Iterator[None]:
+    """The twins' tensors are small: torch's own threads would cost more than they bring."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(
     params=[*CPU_VARIANTS, pytest.param("cuda", marks=pytest.mark.gpu)],
     ids=lambda p: p if isinstance(p, str) else f"{p[0]}-{p[1]}",

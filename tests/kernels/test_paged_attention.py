@@ -13,7 +13,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 ragged = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 DECODES = [Sequence(1, n) for n in (1, 2, 31, 32, 33, 100)]
-CHUNKS = [Sequence(48, 48), Sequence(20, 75), Sequence(3, 3), Sequence(130, 200)]
+CHUNKS = [Sequence(48, 48), Sequence(20, 75), Sequence(3, 3), Sequence(70, 120)]
 MIXED = [Sequence(1, 70), Sequence(1, 1), Sequence(2, 40), Sequence(33, 33), Sequence(17, 90)]
 
 

@@ -1,0 +1,16 @@
+// Machine limits: what this machine can do at most, measured by loops that do nothing else, on the threads and
+// instruction set that the CPU kernels use. The benchmarks hold every kernel against these.
+#pragma once
+
+#include <cstdint>
+
+namespace hocket {
+
+// Reads `bytes` (a multiple of 4096) at `data`, split over the threads; returns a value that depends on all of it.
+float read_limit_cpu(const void* data, int64_t bytes);
+
+// Float32 operations (a multiply-add counts two) in about `rounds` rounds of independent multiply-adds per thread;
+// returns how many were done.
+int64_t arithmetic_limit_cpu(int64_t rounds);
+
+}  // namespace hocket

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from worker import _kernels, ops, ops_reference
+
+WEIGHT_DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+ragged = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(autouse=True)
+def _cpu_only(device: str) -> None:
+    if device != "cpu":
+        pytest.skip("a CPU kernel; other devices use their own library")
+
+
+def assert_equals_twin(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    out = ops.linear(x, ops.pack_linear(weight, bias))
+    exact = ops_reference.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    assert out.is_contiguous()
+    assert out.dtype is torch.float32
+    scale = max(1.0, x.shape[1] ** 0.5)
+    torch.testing.assert_close(out, exact.float(), rtol=1e-5, atol=6e-6 * scale)
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 6, 7, 8, 13, 17, 33, 100, 200])
+def test_equals_its_twin_for_any_number_of_rows(dtype: torch.dtype, tokens: int) -> None:
+    assert_equals_twin(torch.randn(tokens, 96), torch.randn(160, 96).to(dtype), torch.randn(160).to(dtype))
+
+
+@pytest.mark.parametrize(("in_features", "out_features"), [(256, 4096), (2048, 256), (768, 2304), (896, 1152)])
+@pytest.mark.parametrize("tokens", [1, 8, 40])
+def test_equals_its_twin_on_shapes_of_models(tokens: int, in_features: int, out_features: int) -> None:
+    assert_equals_twin(torch.randn(tokens, in_features), torch.randn(out_features, in_features).bfloat16(), None)
+
+
+@ragged
+@given(
+    tokens=st.integers(0, 40),
+    in_features=st.integers(1, 70),
+    out_features=st.integers(1, 130),
+    gap=st.integers(0, 5),
+    dtype=st.sampled_from(WEIGHT_DTYPES),
+    has_bias=st.booleans(),
+)
+def test_takes_any_shape(
+    tokens: int, in_features: int, out_features: int, gap: int, dtype: torch.dtype, has_bias: bool
+) -> None:
+    x = torch.randn(tokens, in_features + gap)
+    x[:, in_features:] = float("nan")
+    bias = torch.randn(out_features).to(dtype) if has_bias else None
+    assert_equals_twin(x[:, :in_features], torch.randn(out_features, in_features).to(dtype), bias)
+
+
+def test_packing_copies() -> None:
+    weight, bias, x = torch.randn(8, 8), torch.randn(8), torch.randn(2, 8)
+    packed = ops.pack_linear(weight, bias)
+    before = ops.linear(x, packed)
+    weight.zero_()
+    bias.zero_()
+    assert torch.equal(ops.linear(x, packed), before)
+
+
+def test_row_does_not_depend_on_its_company_beyond_rounding() -> None:
+    x, packed = torch.randn(50, 300), ops.pack_linear(torch.randn(70, 300).bfloat16())
+    together = ops.linear(x, packed)
+    alone = torch.cat([ops.linear(row[None], packed) for row in x])
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=5e-5)
+
+
+def test_refuses_a_weight_packed_for_another_instruction_set() -> None:
+    before = _kernels.isa()
+    packed = ops.pack_linear(torch.randn(8, 8))
+    _kernels.set_isa("generic" if before != "generic" else "avx2")
+    try:
+        with pytest.raises(RuntimeError, match="another instruction set"):
+            ops.linear(torch.randn(2, 8), packed)
+    finally:
+        _kernels.set_isa(before)
+
+
+def test_refuses_what_does_not_fit() -> None:
+    packed = ops.pack_linear(torch.randn(8, 16))
+    with pytest.raises(ValueError, match="expected float32"):
+        ops.linear(torch.randn(2, 15), packed)
+    with pytest.raises(ValueError, match="expected float32"):
+        ops.linear(torch.randn(2, 16).double(), packed)
+    with pytest.raises(ValueError, match="bias"):
+        ops.pack_linear(torch.randn(8, 16), torch.randn(7))
