@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import ItemsView
 from types import TracebackType
 from typing import Self
 
@@ -90,10 +91,10 @@ class Generation:
         """At least one delta; none when every request has had its last. Raises ApiError if the generation failed."""
         return await self._stream.receive()
 
-    def absorb(self, deltas: list[TokenDelta]) -> list[tuple[Choice, str]]:
-        """Each choice that got tokens, with the text they complete (possibly none)."""
+    def absorb(self, deltas: list[TokenDelta]) -> ItemsView[Choice, str]:
+        """Each choice that got tokens, once, with the text they complete (possibly none)."""
         now = self._services.clock()
-        pieces = []
+        pieces: dict[Choice, str] = {}
         for delta in deltas:
             choice = self.choices[delta.request_id - self._first_id]
             if choice.is_finished:
@@ -101,8 +102,9 @@ class Generation:
             if delta.finish_reason is FinishReason.ERROR or delta.finish_reason is FinishReason.ABORT:
                 self.fail(from_engine(delta.error))
                 break
-            pieces.append((choice, self._feed(choice, delta, now)))
-        return pieces
+            text = self._feed(choice, delta, now)
+            pieces[choice] = pieces[choice] + text if choice in pieces else text
+        return pieces.items()
 
     def _admit(self) -> None:
         num_tokens = sum(len(request.prompt_token_ids) for request in self._requests)

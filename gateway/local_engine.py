@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, Er
 HELLO_SECONDS = 0.05  # between two Hellos until Ready
 EXIT_SECONDS = 10.0  # that an engine may take to exit when asked to, before it is killed
 
+_log = logging.getLogger("hocket.gateway")
+
 
 class LocalEngine:
     """An EngineClient. One instance is one engine process; a dead engine stays dead."""
@@ -39,6 +42,7 @@ class LocalEngine:
         self._info: EngineInfo | None = None
         self._stats: EngineStats | None = None
         self._death: str | None = None
+        self._is_closing = False
         self._settled = asyncio.Event()  # ready or dead
         self._process: asyncio.subprocess.Process | None = None
         self._socket: zmq.Socket[bytes] | None = None
@@ -103,6 +107,7 @@ class LocalEngine:
         await self._configure(self._process)
 
     async def close(self) -> None:
+        self._is_closing = True
         if self._process is not None and self._process.returncode is None:
             self._send(wire.Shutdown())
             await self._reap(self._process)
@@ -163,6 +168,7 @@ class LocalEngine:
                 message = wire.decode_to_gateway(frame)
             except msgspec.DecodeError as error:
                 self._die(f"The engine sent what is no message: {error}.")
+                self._kill()
                 return
             self._on_message(message)
 
@@ -178,10 +184,17 @@ class LocalEngine:
             case wire.Fatal(reason):
                 self._die(reason)
 
+    def _kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
     def _die(self, reason: str) -> None:
         """Idempotent; the first reason counts."""
         if self._death is None:
             self._death = reason
+            if self._info is not None and not self._is_closing:
+                _log.error("%s Open requests: %d", reason, self._router.num_open)
             self._settled.set()
             self._router.fail_all(ErrorCode.ENGINE_DEAD, reason)
 

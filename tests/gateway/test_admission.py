@@ -36,7 +36,7 @@ def test_tokens_are_bounded() -> None:
 
 
 def test_an_empty_queue_admits_anything() -> None:
-    admitted(Admission(max_requests=1, max_tokens=1).admit(5, 1000))
+    assert isinstance(Admission(max_requests=1, max_tokens=1).admit(5, 1000), Ticket)
 
 
 def test_leaving_twice_counts_once() -> None:

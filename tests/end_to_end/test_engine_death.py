@@ -1,0 +1,56 @@
+"""kill -9 of the engine: every open request gets a final error, /health says so, the server stays up."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import openai
+import pytest
+
+from fakes.eventually import eventually
+from fakes.served import serving
+from fakes.sse_reader import parse_events
+
+BODY = {"messages": [{"role": "user", "content": "Tell me a story."}], "ignore_eos": True, "max_tokens": 100, "n": 8}
+
+
+async def test_killed_engine_ends_every_request(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        url = f"{server.url}/v1/chat/completions"
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            streams = [await session.post(url, json=BODY | {"stream": True}) for _ in range(20)]
+            server.engine.kill()
+            bodies = [await stream.text() for stream in streams]
+        num_failed = 0
+        for body in bodies:
+            events = parse_events(body)
+            if events[-1] != "[DONE]":  # what had finished before stays finished
+                num_failed += 1
+                assert events[-1]["error"]["type"] == "service_unavailable_error"
+                assert "SIGKILL" in events[-1]["error"]["message"]
+                assert sum("error" in event for event in events) == 1
+        assert num_failed > 0
+        await eventually(lambda: server.health() == 503)
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            with pytest.raises(openai.InternalServerError) as raised:
+                client.completions.create(model=server.model, prompt="Hello")
+            assert raised.value.status_code == 503
+            assert raised.value.code == "engine_dead"
+        assert server.process.poll() is None
+        assert server.metric("hocket_engine_up") == 0
+        assert "Traceback" not in server.log()
+
+
+async def test_requests_without_stream_get_503(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        url = f"{server.url}/v1/chat/completions"
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            asking = [asyncio.create_task(session.post(url, json=BODY)) for _ in range(5)]
+            await eventually(lambda: server.metric("hocket_output_tokens_total") > 0)
+            server.engine.kill()
+            responses = await asyncio.gather(*asking)
+        statuses = {response.status for response in responses}
+        assert 503 in statuses
+        assert statuses <= {200, 503}

@@ -1,0 +1,157 @@
+"""Flags, the file and the defaults become configurations."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.cli.options import OptionsError, add_options, engine_config, gateway_config, read_file, size_in_bytes
+from gateway.config import GatewayConfig
+from schedcore.config import EngineConfig
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="hocket serve")
+    add_options(made)
+    return made
+
+
+def parsed(*arguments: str) -> dict[str, Any]:
+    return vars(parser().parse_args(arguments))
+
+
+def engine(*arguments: str) -> EngineConfig:
+    return engine_config(parsed(*arguments), Path("/models/m"), "m")
+
+
+def gateway(*arguments: str, keys: tuple[str, ...] = ()) -> GatewayConfig:
+    return gateway_config(parsed(*arguments), "m", keys)
+
+
+def test_without_options_the_configurations_defaults_hold() -> None:
+    assert parsed() == {}
+    assert engine() == EngineConfig(model="/models/m", served_model_name="m")
+    assert gateway() == GatewayConfig(served_model_names=("m",))
+
+
+def test_flags_of_vllm_reach_the_engine() -> None:
+    config = engine(
+        *("--dtype", "bfloat16", "--max-model-len", "512", "--block-size", "32", "--max-num-seqs", "8"),
+        *("--max-num-batched-tokens", "256", "--seed", "7", "--kv-cache-memory-bytes", "2G", "--device", "cpu"),
+        *("--scheduling-policy", "priority", "--no-enable-prefix-caching", "--no-enable-chunked-prefill"),
+    )
+    assert config == EngineConfig(
+        model="/models/m",
+        served_model_name="m",
+        dtype="bfloat16",
+        max_model_len=512,
+        block_size=32,
+        max_num_seqs=8,
+        max_num_batched_tokens=256,
+        seed=7,
+        cache_memory_bytes=2 * 2**30,
+        device="cpu",
+        policy="priority",
+        enable_prefix_caching=False,
+        enable_chunked_prefill=False,
+    )
+
+
+def test_flags_reach_the_gateway() -> None:
+    config = gateway(
+        *("--host", "0.0.0.0", "--port", "9", "--api-key", "a", "b", "--api-key", "c", "--no-access-log"),
+        *("--served-model-name", "x", "y", "--request-timeout-ms", "50", "--ttft-target-ms", "200"),
+    )
+    assert config == GatewayConfig(
+        host="0.0.0.0",
+        port=9,
+        api_keys=("a", "b", "c"),
+        enable_access_log=False,
+        served_model_names=("x", "y"),
+        request_timeout_ms=50.0,
+        ttft_target_ms=200.0,
+    )
+
+
+def test_keys_of_the_command_line_replace_those_of_the_environment() -> None:
+    assert gateway(keys=("env",)).api_keys == ("env",)
+    assert gateway("--api-key", "flag", keys=("env",)).api_keys == ("flag",)
+
+
+def test_every_option_ends_up_in_a_configuration() -> None:
+    """No flag is read and then forgotten."""
+    fields = set(EngineConfig.__struct_fields__) | set(GatewayConfig.__struct_fields__)
+    renamed = {"scheduling_policy", "kv_cache_memory_bytes", "api_key", "served_model_name", "access_log"}
+    for action in parser()._actions:
+        if action.dest not in ("help", "config", "chat_template"):
+            assert action.dest in fields | renamed, action.dest
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1000", 1000), ("2K", 2048), ("1.5MiB", 3 * 2**19), ("2g", 2**31), ("1TB", 2**40)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert size_in_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1", "2X", "1e9"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        size_in_bytes(text)
+
+
+def write(tmp_path: Path, content: str) -> Path:
+    path = tmp_path / "hocket.toml"
+    path.write_text(content)
+    return path
+
+
+def test_file_takes_the_same_names(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        model = "some/model"
+        port = 9000
+        api-key = ["a", "b"]
+        max_num_seqs = 4
+        enable-prefix-caching = false
+        kv-cache-memory-bytes = "1G"
+        """,
+    )
+    assert read_file(path, parser()) == {
+        "model": "some/model",
+        "port": 9000,
+        "api_key": ["a", "b"],
+        "max_num_seqs": 4,
+        "enable_prefix_caching": False,
+        "kv_cache_memory_bytes": 2**30,
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("no-such-option = 1", "no option 'no-such-option'"), ("port = ", "cannot be read"), ('config = "x"', "config")],
+)
+def test_wrong_file_is_named(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(OptionsError, match=message):
+        read_file(write(tmp_path, content), parser())
+
+
+def test_impossible_values_are_named() -> None:
+    with pytest.raises(OptionsError, match="port"):
+        gateway("--port", "70000")
+    with pytest.raises(OptionsError, match="block_size"):
+        engine("--block-size", "1000")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_loopback_is_not_exposed(host: str) -> None:
+    assert not GatewayConfig(host=host).is_exposed
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "some.host"])
+def test_other_addresses_are_exposed(host: str) -> None:
+    assert GatewayConfig(host=host).is_exposed

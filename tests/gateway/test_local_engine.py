@@ -1,0 +1,145 @@
+"""The engine process: started, spoken to, watched, stopped. A fake worker speaks the real protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fakes.byte_tokenizer import END
+from fakes.eventually import eventually
+from gateway.engine_client import EngineDeadError
+from gateway.local_engine import LocalEngine
+from schedcore.config import EngineConfig
+from schedcore.types import Advisory, AdvisoryEvent, EngineRequest, ErrorCode, FinishReason, TokenDelta
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def request(request_id: int, text: bytes = b"Hello", max_tokens: int = 100, **fields: object) -> EngineRequest:
+    return EngineRequest(request_id, [*text], max_tokens, stop_token_ids=[END], **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def make_engine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[object]:
+    """make_engine(mode) -> a LocalEngine over a fake worker, closed at the end."""
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'tests'}")
+    engines: list[LocalEngine] = []
+
+    def make(mode: str = "", module: str = "fakes.fake_worker") -> LocalEngine:
+        monkeypatch.setenv("FAKE_WORKER_MODE", mode)
+        engines.append(LocalEngine(EngineConfig(model="fake"), module))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        await engine.close()
+
+
+def is_running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def receive_all(engine: LocalEngine, *requests: EngineRequest) -> list[TokenDelta]:
+    deltas = []
+    with engine.stream(requests) as stream:
+        while arrived := await stream.receive():
+            deltas += arrived
+    return deltas
+
+
+async def test_engine_starts_answers_and_stops(make_engine: object) -> None:
+    engine: LocalEngine = make_engine()  # type: ignore[operator]
+    assert not engine.is_alive
+    await engine.start()
+    assert engine.is_alive
+    assert engine.info.model == "fake"
+    deltas = await receive_all(engine, request(1), request(2, max_tokens=3))
+    for request_id, ids, reason in ((1, [*b"Hello", END], FinishReason.STOP), (2, [*b"Hel"], FinishReason.LENGTH)):
+        own = [delta for delta in deltas if delta.request_id == request_id]
+        assert [i for delta in own for i in delta.token_ids] == ids
+        assert [delta.finish_reason for delta in own if delta.finish_reason] == [reason]
+    await eventually(lambda: engine.stats() is not None)
+    pid = engine.pid
+    assert pid is not None
+    await engine.close()
+    assert not psutil.pid_exists(pid)
+    assert not engine.is_alive
+
+
+async def test_leaving_a_stream_aborts_in_the_engine(make_engine: object) -> None:
+    engine: LocalEngine = make_engine()  # type: ignore[operator]
+    await engine.start()
+    with engine.stream([request(1, max_tokens=10**6, min_tokens=10**6)]) as stream:
+        await stream.receive()
+    await receive_all(engine, request(2))  # stats follow steps
+    await eventually(lambda: (stats := engine.stats()) is not None and stats.num_finished[FinishReason.ABORT] == 1)
+
+
+async def test_killed_engine_fails_every_open_request(make_engine: object) -> None:
+    engine: LocalEngine = make_engine()  # type: ignore[operator]
+    await engine.start()
+    endless = [request(i, max_tokens=10**6, min_tokens=10**6) for i in range(5)]
+    with engine.stream(endless[:3]) as first, engine.stream(endless[3:]) as second:
+        await first.receive()
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        finals = []
+        for stream in (first, second):
+            while arrived := await stream.receive():
+                finals += [delta for delta in arrived if delta.finish_reason]
+    assert sorted(delta.request_id for delta in finals) == [0, 1, 2, 3, 4]
+    assert all(delta.error and delta.error.code is ErrorCode.ENGINE_DEAD for delta in finals)
+    assert engine.death == "The engine was killed by SIGKILL."
+    with pytest.raises(EngineDeadError, match="SIGKILL"):
+        engine.stream([request(9)])
+    with pytest.raises(EngineDeadError, match="SIGKILL"):
+        _ = engine.info
+    engine.advise(Advisory("session", AdvisoryEvent.TYPING))  # nobody listens, nobody minds
+
+
+@pytest.mark.parametrize(("mode", "reason"), [("exit", "exited with status 3"), ("fatal", "There is no such device")])
+async def test_engine_that_cannot_start_says_why(make_engine: object, mode: str, reason: str) -> None:
+    engine: LocalEngine = make_engine(mode)  # type: ignore[operator]
+    with pytest.raises(EngineDeadError, match=reason):
+        await engine.start()
+    assert engine.death is not None
+    assert reason in engine.death
+
+
+async def test_engine_module_that_does_not_exist(make_engine: object) -> None:
+    engine: LocalEngine = make_engine(module="fakes.no_such_worker")  # type: ignore[operator]
+    with pytest.raises(EngineDeadError, match="exited with status 1"):
+        await engine.start()
+
+
+async def test_engine_that_talks_nonsense_is_dead(make_engine: object) -> None:
+    engine: LocalEngine = make_engine("garbage")  # type: ignore[operator]
+    with contextlib.suppress(EngineDeadError):  # the nonsense may arrive with the greeting
+        await engine.start()
+    await eventually(lambda: engine.death is not None)
+    assert "no message" in (engine.death or "")
+    await eventually(lambda: engine.pid is not None and not is_running(engine.pid))
+
+
+async def test_requests_before_the_engine_is_ready_are_refused(make_engine: object) -> None:
+    engine: LocalEngine = make_engine()  # type: ignore[operator]
+    with pytest.raises(EngineDeadError, match="starting"):
+        engine.stream([request(1)])
+
+
+async def test_start_can_be_given_up(make_engine: object) -> None:
+    engine: LocalEngine = make_engine()  # type: ignore[operator]
+    starting = asyncio.create_task(engine.start())
+    await eventually(lambda: engine.pid is not None)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await engine.close()
+    assert engine.pid is not None
+    assert not psutil.pid_exists(engine.pid)
