@@ -69,9 +69,11 @@ def encode(message: ToEngine | ToGateway) -> bytes:
 
 def decode_to_engine(frame: bytes) -> ToEngine:
     """Raises msgspec.DecodeError or msgspec.ValidationError on anything else than a ToEngine message."""
-    return _to_engine.decode(frame)
+    message: ToEngine = _to_engine.decode(frame)
+    return message
 
 
 def decode_to_gateway(frame: bytes) -> ToGateway:
     """Raises msgspec.DecodeError or msgspec.ValidationError on anything else than a ToGateway message."""
-    return _to_gateway.decode(frame)
+    message: ToGateway = _to_gateway.decode(frame)
+    return message
