@@ -1,0 +1,44 @@
+"""Matrix products with a fixed weight: the choice between our packed CPU kernel and the device's library."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+
+from worker import ops
+
+
+class Linear(Protocol):
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [T, in_features] -> [T, out_features], in the dtype of x."""
+
+
+class PackedLinear:
+    """CPU: float32 activations, weight in the layout our kernel reads fastest, float32 accumulation."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._packed = ops.pack_linear(weight, bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self._packed)
+
+
+class DenseLinear:
+    """CUDA: activations in the weight's dtype."""
+
+    __slots__ = ("_bias", "_weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self._weight, self._bias)
+
+
+def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """weight [out_features, in_features], bias [out_features] or None. On CPU the arguments may be freed afterwards."""
+    return PackedLinear(weight, bias) if weight.device.type == "cpu" else DenseLinear(weight, bias)

@@ -1,0 +1,160 @@
+"""Hugging Face directory -> DecoderModel, tensor by tensor into its final layout.
+
+At any time at most one fused weight exists beside the finished part of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from worker.checkpoint import Checkpoint
+from worker.errors import CheckpointError, UnsupportedModelError
+from worker.layers.attention import Attention
+from worker.layers.embedding import Embedding
+from worker.layers.linear import Linear, make_linear
+from worker.layers.mlp import MLP
+from worker.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
+from worker.layers.rope import rope_table
+from worker.models.decoder import DecoderLayer, DecoderModel, OutputHead
+from worker.models.model_config import ModelConfig
+from worker.models.weight_names import LEARNED_POSITION_OFFSET, expected_shapes, is_ignorable, weight_names
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Progress = Callable[[int, int], None]  # tensors read so far, of how many
+
+
+def load_model(
+    folder: Path,
+    config: ModelConfig,
+    *,
+    dtype: str = "auto",
+    device: torch.device | None = None,
+    max_positions: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> tuple[DecoderModel, torch.dtype]:
+    """The model and the dtype of its weights and cache.
+
+    max_positions bounds the table of rotations. Raises CheckpointError, UnsupportedModelError.
+    """
+    expected = expected_shapes(config)
+    with Checkpoint(folder) as checkpoint:
+        checkpoint.check(expected, lambda name: is_ignorable(name, config))
+        weight_dtype = _resolve_dtype(dtype, config, checkpoint)
+        builder = _Builder(config, checkpoint, weight_dtype, device or torch.device("cpu"), progress, len(expected))
+        return builder.model(min(max_positions or config.max_positions, config.max_positions)), weight_dtype
+
+
+def _resolve_dtype(dtype: str, config: ModelConfig, checkpoint: Checkpoint) -> torch.dtype:
+    if dtype == "auto":
+        embedding = checkpoint.read(f"{weight_names(config).embed}.weight")
+        dtype = config.dtype or str(embedding.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise UnsupportedModelError(f"dtype {dtype} is not supported; supported: {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+class _Builder:
+    """Reads each tensor once, in the order of the network."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        weight_dtype: torch.dtype,
+        device: torch.device,
+        progress: Progress,
+        num_tensors: int,
+    ) -> None:
+        self._config, self._checkpoint, self._device = config, checkpoint, device
+        self._names = weight_names(config)
+        self._weight_dtype = weight_dtype
+        self._activation_dtype = torch.float32 if device.type == "cpu" else weight_dtype
+        self._progress, self._num_read, self._num_tensors = progress, 0, num_tensors
+
+    def model(self, max_positions: int) -> DecoderModel:
+        config, names = self._config, self._names
+        embedding = self._embedding()
+        cos_sin = None
+        if config.rope is not None:
+            cos_sin = rope_table(config.rope, config.head_dim, max_positions).to(self._device)
+        layers = [self._layer(index, cos_sin) for index in range(config.num_layers)]
+        final_norm = self._norm(names.final_norm) if config.has_final_norm else NoNorm()
+        return DecoderModel(config, embedding, layers, final_norm, self._head())
+
+    def _embedding(self) -> Embedding:
+        config, names = self._config, self._names
+        tokens = self._weight(names.embed)
+        if config.rope is not None:
+            return Embedding(tokens, self._activation_dtype)
+        project = self._linear(names.project_in) if config.embed_size != config.hidden_size else None
+        positions = self._vector(f"{names.positions}.weight")
+        return Embedding(tokens, self._activation_dtype, positions, LEARNED_POSITION_OFFSET, project)
+
+    def _head(self) -> OutputHead:
+        config, names = self._config, self._names
+        project = self._linear(names.project_out) if config.embed_size != config.hidden_size else None
+        return OutputHead(project, self._linear(names.embed if config.is_tied else names.lm_head))
+
+    def _layer(self, index: int, cos_sin: Tensor | None) -> DecoderLayer:
+        config, names = self._config, self._names
+        prefix = names.layer.format(index)
+        attention = Attention(
+            layer=index,
+            qkv=self._linear(*(prefix + name for name in (names.q, names.k, names.v)), has_bias=config.has_qkv_bias),
+            output=self._linear(prefix + names.output, has_bias=config.has_output_bias),
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            cos_sin=cos_sin,
+            sliding_window=config.sliding_windows[index],
+            qk_norms=self._qk_norms(prefix) if config.has_qk_norm else None,
+        )
+        mlp = MLP(
+            self._linear(*(prefix + name for name in names.up), has_bias=config.has_mlp_bias),
+            self._linear(prefix + names.down, has_bias=config.has_mlp_bias),
+            config.activation,
+        )
+        attention_norm, mlp_norm = self._norm(prefix + names.attention_norm), self._norm(prefix + names.mlp_norm)
+        return DecoderLayer(attention_norm, attention, mlp_norm, mlp)
+
+    def _norm(self, name: str) -> Norm:
+        config = self._config
+        if config.is_rms_norm:
+            return RMSNorm(self._vector(f"{name}.weight"), config.norm_eps)
+        weight = self._vector(f"{name}.weight") if config.has_norm_weights else None
+        bias = self._vector(f"{name}.bias") if config.has_norm_weights else None
+        return LayerNorm(config.hidden_size, weight, bias, config.norm_eps)
+
+    def _qk_norms(self, prefix: str) -> tuple[RMSNorm, RMSNorm]:
+        q, k = (self._vector(f"{prefix}{name}.weight") for name in (self._names.q_norm, self._names.k_norm))
+        return RMSNorm(q, self._config.norm_eps), RMSNorm(k, self._config.norm_eps)
+
+    def _linear(self, *modules: str, has_bias: bool = False) -> Linear:
+        """Modules that read the same input, fused: their outputs follow each other."""
+        bias = torch.cat([self._vector(f"{module}.bias") for module in modules]) if has_bias else None
+        return make_linear(self._weight(*modules), bias)
+
+    def _weight(self, *modules: str) -> Tensor:
+        """The modules' weights stacked, [sum of out_features, in_features], in the weight dtype on the device."""
+        shapes = [self._checkpoint.shape(f"{module}.weight") for module in modules]
+        fused = torch.empty(sum(s[0] for s in shapes), shapes[0][1], dtype=self._weight_dtype, device=self._device)
+        for part, module in zip(fused.split_with_sizes([s[0] for s in shapes]), modules, strict=True):
+            part.copy_(self._read(f"{module}.weight"))
+        return fused
+
+    def _vector(self, name: str) -> Tensor:
+        """A small tensor in the dtype of the activations, independent of the file."""
+        return self._read(name).to(device=self._device, dtype=self._activation_dtype, copy=True)
+
+    def _read(self, name: str) -> Tensor:
+        tensor = self._checkpoint.read(name)
+        if not tensor.is_floating_point():
+            raise CheckpointError(f"{name} has dtype {tensor.dtype}; weights must be floating point")
+        self._num_read = min(self._num_read + 1, self._num_tensors)  # a tied embedding is read twice
+        self._progress(self._num_read, self._num_tensors)
+        return tensor
