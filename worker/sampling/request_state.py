@@ -1,0 +1,111 @@
+"""What the sampler remembers of a request that is not plainly greedy."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from schedcore.types import EngineRequest, SamplingParams
+from worker.sampling.noise import as_seed, derive_seed
+
+MIN_TEMPERATURE = 1e-5  # below, dividing logits by it would overflow float32: greedy
+
+
+class Needs(enum.IntFlag):
+    """Stages of the sampler that a request passes through."""
+
+    RANDOM = 1  # else greedy
+    FILTER = 2  # top-k, top-p or min-p
+    BIAS = 4
+    MIN_TOKENS = 8
+    PENALTIES = 16
+    LOGPROBS = 32
+
+
+ADJUSTMENTS = Needs.BIAS | Needs.MIN_TOKENS | Needs.PENALTIES
+
+
+class TokenHistory:
+    """Distinct tokens of one request, each with how often it was output. Tokens of the prompt alone have count 0."""
+
+    __slots__ = ("_counts", "_place", "_tokens")
+
+    def __init__(self, prompt_token_ids: Sequence[int]) -> None:
+        tokens = np.unique(np.asarray(prompt_token_ids, dtype=np.int64))
+        self._place = {token: i for i, token in enumerate(tokens.tolist())}
+        self._tokens = np.resize(tokens, len(tokens) + 64)
+        self._counts = np.zeros(len(tokens) + 64, dtype=np.float32)
+
+    def add(self, token: int) -> None:
+        place = self._place.setdefault(token, len(self._place))
+        if place == len(self._tokens):
+            self._tokens = np.resize(self._tokens, 2 * place)
+            self._counts = np.concatenate((self._counts, np.zeros(place, dtype=np.float32)))
+        self._tokens[place] = token
+        self._counts[place] += 1
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int64]:
+        return self._tokens[: len(self._place)]
+
+    @property
+    def counts(self) -> npt.NDArray[np.float32]:
+        return self._counts[: len(self._place)]
+
+
+class RequestState:
+    """Fixed at submission, except for the history."""
+
+    __slots__ = (
+        "bias_tokens",
+        "bias_values",
+        "history",
+        "min_tokens",
+        "needs",
+        "num_prompt_tokens",
+        "params",
+        "seed",
+        "stop_tokens",
+    )
+
+    def __init__(self, request: EngineRequest, vocab_size: int, engine_seed: int) -> None:
+        params = request.sampling
+        self.params: SamplingParams = params
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        given = params.seed is not None
+        self.seed = as_seed(params.seed or 0) if given else derive_seed(engine_seed, request.request_id)
+        self.min_tokens = request.min_tokens
+        self.stop_tokens = np.array([t for t in request.stop_token_ids if 0 <= t < vocab_size], dtype=np.int64)
+        self.bias_tokens = np.array(list(params.logit_bias), dtype=np.int64)
+        self.bias_values = np.array(list(params.logit_bias.values()), dtype=np.float32)
+        self.needs = _needs(request)
+        self.history: TokenHistory | None = None
+        if self.needs & Needs.PENALTIES:
+            # only the repetition penalty looks at the prompt
+            self.history = TokenHistory(request.prompt_token_ids if params.repetition_penalty != 1.0 else [])
+
+
+def is_plain(request: EngineRequest) -> bool:
+    """True if argmax is all the sampling there is."""
+    return _needs(request) == Needs(0)
+
+
+def _needs(request: EngineRequest) -> Needs:
+    params = request.sampling
+    needs = Needs(0)
+    if params.temperature >= MIN_TEMPERATURE:
+        needs |= Needs.RANDOM
+        if params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0:
+            needs |= Needs.FILTER
+    if params.logit_bias:
+        needs |= Needs.BIAS
+    if request.min_tokens > 0 and request.stop_token_ids:
+        needs |= Needs.MIN_TOKENS
+    if params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0:
+        needs |= Needs.PENALTIES
+    if params.num_logprobs is not None:
+        needs |= Needs.LOGPROBS
+    return needs
