@@ -1,0 +1,64 @@
+"""Runs an engine in this process until it has no work, invariants checked after every step."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from schedcore.config import EngineConfig
+from schedcore.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
+from worker.engine import Engine
+from worker.engine_process import build_engine
+
+GATEWAY = b"gateway"
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def make_engine(folder: Path, **settings: Any) -> Engine:
+    """A small engine on one thread, float32 unless told otherwise."""
+    defaults = {
+        "dtype": "float32",
+        "device": "cpu",
+        "num_threads": 1,
+        "max_num_seqs": 16,
+        "cache_memory_bytes": 8 << 20,
+    }
+    return build_engine(EngineConfig(model=str(folder), **{**defaults, **settings}), time.monotonic())[0]
+
+
+def greedy_requests(prompts: Sequence[list[int]], num_tokens: int, first_id: int = 1) -> list[EngineRequest]:
+    return [
+        EngineRequest(request_id, prompt, max_tokens=num_tokens, sampling=GREEDY)
+        for request_id, prompt in enumerate(prompts, first_id)
+    ]
+
+
+def collect(engine: Engine, into: dict[int, list[TokenDelta]]) -> None:
+    for deltas in engine.take_deltas().values():
+        for delta in deltas:
+            into[delta.request_id].append(delta)
+
+
+def run(engine: Engine, requests: Iterable[EngineRequest]) -> dict[int, list[TokenDelta]]:
+    """Submits all at once. Deltas by request id, each ending with its only final one."""
+    for request in requests:
+        engine.add(GATEWAY, request)
+    deltas: dict[int, list[TokenDelta]] = defaultdict(list)
+    while engine.has_work():
+        assert engine.step(), "the core has work but schedules nothing"
+        engine.check_invariants()
+        collect(engine, deltas)
+    collect(engine, deltas)
+    for request_id, of_request in deltas.items():
+        assert [d.finish_reason != FinishReason.NONE for d in of_request] == [False] * (len(of_request) - 1) + [True], (
+            f"request {request_id} ended {of_request}"
+        )
+    return deltas
+
+
+def output_tokens(deltas: dict[int, list[TokenDelta]]) -> list[list[int]]:
+    """In the order of request ids."""
+    return [[token for delta in deltas[request_id] for token in delta.token_ids] for request_id in sorted(deltas)]

@@ -1,0 +1,112 @@
+"""How large the pool is and how long a request may get: arithmetic, and the two ways to measure what is free."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
+
+from schedcore.config import EngineConfig
+from worker.errors import MemoryPlanError
+from worker.models.model_config import ModelConfig
+from worker.unit_pool import NUM_VECTOR_KINDS, UnitPool
+
+logger = logging.getLogger(__name__)
+
+MAX_CPU_POOL_BYTES = 4 << 30
+CPU_SHARE, CUDA_SHARE = 0.25, 0.9  # of what is free
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    num_units: int
+    max_model_len: int
+    layers_per_unit: int
+    num_groups: int
+    max_blocks_per_seq: int
+
+    @property
+    def units_per_block(self) -> int:
+        return self.num_groups * NUM_VECTOR_KINDS
+
+
+def plan_memory(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, free_bytes: int) -> MemoryPlan:
+    """free_bytes: what the pool may take if the configuration does not say.
+
+    Raises MemoryPlanError if the pool cannot hold one request of max_model_len, or of one block.
+    """
+    layers_per_unit = min(config.layers_per_unit, model.num_layers)
+    num_groups = -(-model.num_layers // layers_per_unit)
+    units_per_block = num_groups * NUM_VECTOR_KINDS
+    unit_bytes = layers_per_unit * config.block_size * model.kv_size * dtype.itemsize
+    wanted_len = _wanted_model_len(config, model)
+    num_units = _num_units(config, free_bytes, unit_bytes, units_per_block, wanted_len)
+
+    held_len = num_units // units_per_block * config.block_size  # tokens of one request that had the pool to itself
+    if held_len == 0:
+        needed = units_per_block * unit_bytes
+        raise MemoryPlanError(f"the cache needs {needed} bytes for a single block; it has {num_units * unit_bytes}")
+    if held_len < wanted_len and config.max_model_len is not None:
+        needed = -(-wanted_len // config.block_size) * units_per_block * unit_bytes
+        raise MemoryPlanError(
+            f"max_model_len {wanted_len} needs a cache of {needed} bytes; this one of {num_units * unit_bytes} holds "
+            f"{held_len} tokens: raise cache_memory_bytes or lower max_model_len"
+        )
+    if held_len < wanted_len:
+        logger.warning("max_model_len reduced from %d to %d, which is what the cache holds", wanted_len, held_len)
+    max_model_len = min(wanted_len, held_len)
+    return MemoryPlan(num_units, max_model_len, layers_per_unit, num_groups, -(-max_model_len // config.block_size))
+
+
+def _wanted_model_len(config: EngineConfig, model: ModelConfig) -> int:
+    if config.max_model_len is not None and config.max_model_len > model.max_positions:
+        raise MemoryPlanError(
+            f"max_model_len {config.max_model_len} exceeds the checkpoint's {model.max_positions} positions"
+        )
+    return config.max_model_len or model.max_positions
+
+
+def _num_units(config: EngineConfig, free_bytes: int, unit_bytes: int, units_per_block: int, max_len: int) -> int:
+    if config.cache_memory_bytes is not None:
+        return min(config.cache_memory_bytes // unit_bytes, 2**31 - 1)  # unit ids are int32
+    usable = config.max_num_seqs * -(-max_len // config.block_size) * units_per_block
+    return min(free_bytes // unit_bytes, usable, 2**31 - 1)
+
+
+def free_cpu_bytes() -> int:
+    """A modest share of available memory, within the limit of the container; the pool is touched only as it fills."""
+    available = psutil.virtual_memory().available
+    try:
+        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        if limit != "max":
+            available = min(available, int(limit) - int(used))
+    except (OSError, ValueError):
+        pass  # no cgroup v2: what the machine has
+    return max(0, min(MAX_CPU_POOL_BYTES, int(CPU_SHARE * available)))
+
+
+def free_cuda_bytes(device: torch.device) -> int:
+    """Call after a profile run: what activations need is then already reserved by torch."""
+    return int(CUDA_SHARE * torch.cuda.mem_get_info(device)[0])
+
+
+def allocate_pool(
+    plan: MemoryPlan, config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> UnitPool:
+    data = (plan.num_units, plan.layers_per_unit, config.block_size, model.kv_size)
+    table = (config.max_num_seqs, plan.num_groups, NUM_VECTOR_KINDS, plan.max_blocks_per_seq)
+    return UnitPool(_zeros(data, dtype, device), _zeros(table, torch.int32, device), model.num_kv_heads, model.head_dim)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On CPU the memory is mapped, not touched: it becomes resident as it is written."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = torch.Size(shape).numel() * dtype.itemsize
+    return torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=dtype).view(shape)

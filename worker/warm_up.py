@@ -1,0 +1,41 @@
+"""A forward pass on made-up input: reserves activation memory before the pool is measured, pays first-call costs."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+from worker.models.decoder import DecoderModel
+from worker.unit_pool import NUM_VECTOR_KINDS, StepBatch, UnitPool
+
+
+def warm_up(
+    model: DecoderModel, *, num_tokens: int, num_samples: int, max_len: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Runs num_tokens tokens in sequences of up to max_len, with logits for the last num_samples of them."""
+    config = model.config
+    starts = [*range(0, num_tokens, max_len), num_tokens]
+    lens = [end - start for start, end in itertools.pairwise(starts)]
+
+    def ints(values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    # All blocks of the only row are unit 0: they overwrite each other, which is fine for values nobody reads.
+    block_size = 16
+    table = torch.zeros((1, config.num_layers, NUM_VECTOR_KINDS, -(-max(lens) // block_size)), dtype=torch.int32)
+    data = torch.zeros((1, 1, block_size, config.kv_size), dtype=dtype, device=device)
+    pool = UnitPool(data, table.to(device), config.num_kv_heads, config.head_dim)
+    batch = StepBatch(
+        token_ids=ints([0] * num_tokens),
+        positions=ints([position for length in lens for position in range(length)]),
+        token_row=ints([0] * num_tokens),
+        query_start=ints(starts),
+        seq_lens=ints(lens),
+        rows=ints([0] * len(lens)),
+        sample_tokens=torch.arange(max(0, num_tokens - num_samples), num_tokens, device=device),
+        max_query_len=max(lens),
+        max_seq_len=max(lens),
+    )
+    with torch.inference_mode():
+        model.compute_logits(model.forward(batch, pool)).softmax(-1).argmax(-1).cpu()
