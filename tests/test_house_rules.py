@@ -30,9 +30,9 @@ def test_no_leftovers() -> None:
 
 def reads_environment(path: Path) -> bool:
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
-            if node.attr in {"environ", "getenv"}:
-                return True
+        is_of_os = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os"
+        if is_of_os and node.attr in {"environ", "getenv"}:
+            return True
     return False
 
 
@@ -46,9 +46,9 @@ def test_every_test_can_fail() -> None:
     silent = []
     for path in tracked("tests/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                if not any(is_check(inner) for inner in ast.walk(node)):
-                    silent.append(f"{path.name}:{node.name}")
+            is_test = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+            if is_test and not any(is_check(inner) for inner in ast.walk(node)):
+                silent.append(f"{path.name}:{node.name}")
     assert not silent
 
 
