@@ -1,12 +1,4 @@
-// schedcore._core.algorithms: the core's algorithms one by one, for their tests, their benchmark and calibration.
-// The scheduler uses them from C++; nothing here is on the step path.
 #include "algorithms.h"
-
-#include <pybind11/numpy.h>
-#include <pybind11/stl.h>
-
-#include <stdexcept>
-#include <string>
 
 #include "knapsack.h"
 
@@ -14,19 +6,6 @@ namespace py = pybind11;
 
 namespace hocket {
 namespace {
-
-template <typename T>
-using Array = py::array_t<T, py::array::c_style>;
-
-template <typename T>
-std::span<const T> as_span(const Array<T>& array) {
-  if (array.ndim() != 1) throw std::invalid_argument("expected an array of one dimension");
-  return {array.data(), static_cast<size_t>(array.size())};
-}
-
-void require(bool condition, const char* message) {
-  if (!condition) throw std::invalid_argument(message);
-}
 
 KnapsackCandidates knapsack_candidates(const Array<float>& pending_seconds, const Array<int32_t>& kv_units,
                                        const Array<int32_t>& hidden_units, const Array<uint8_t>& flags,
@@ -39,6 +18,8 @@ KnapsackCandidates knapsack_candidates(const Array<float>& pending_seconds, cons
           "the candidates' arrays must have one length");
   return candidates;
 }
+
+}  // namespace
 
 void bind_knapsack(py::module_& m) {
   py::class_<Knapsack>(m, "Knapsack")
@@ -54,8 +35,7 @@ void bind_knapsack(py::module_& m) {
             require(capacity >= 0, "capacity must not be negative");
             const KnapsackResult result =
                 self.solve(knapsack_candidates(pending_seconds, kv_units, hidden_units, flags, keep_seconds), capacity);
-            const Array<uint8_t> choices(static_cast<py::ssize_t>(result.choices.size()), result.choices.data());
-            return py::make_tuple(choices, result.value, result.units);
+            return py::make_tuple(as_array(result.choices), result.value, result.units);
           },
           py::arg("pending_seconds"), py::arg("kv_units"), py::arg("hidden_units"), py::arg("flags"),
           py::arg("keep_seconds"), py::arg("capacity"));
@@ -67,11 +47,10 @@ void bind_knapsack(py::module_& m) {
   m.attr("RESIDENT_HIDDEN") = KnapsackCandidates::kResidentHidden;
 }
 
-}  // namespace
-
 void bind_algorithms(py::module_& core) {
   py::module_ m = core.def_submodule("algorithms", "The core's algorithms one by one.");
   bind_knapsack(m);
+  bind_latency(m);
 }
 
 }  // namespace hocket

@@ -1,0 +1,49 @@
+// Keeps a latency model true while the engine runs, from measured step times, and knows its own error.
+//
+// Every held_out_every-th step only tests the model, before it could learn from it; the others update the linear
+// coefficients by recursive least squares on relative errors. A single step moves the model at most as far as one that
+// took (1 +- max_surprise) times its prediction would: a page fault or a pause of the collector is not a trend.
+//
+// Thread safety: none. No allocation.
+#pragma once
+
+#include <cstdint>
+
+#include "latency_model.h"
+#include "recursive_least_squares.h"
+
+namespace hocket {
+
+struct LatencyRefinerOptions {
+  double forgetting = 0.998;     // weight of the step before last over the last; 0.998: some 500 steps count
+  double prior_deviation = 0.3;  // how far off a calibrated coefficient may be, relative; larger: follows faster
+  double max_surprise = 0.5;     // relative
+  int32_t held_out_every = 10;   // steps; >= 2
+  double error_memory = 0.99;    // of the running mean error, per held-out step
+};
+
+class LatencyRefiner {
+ public:
+  LatencyRefiner(const LatencyModel& model, const LatencyRefinerOptions& options = {});
+
+  const LatencyModel& model() const { return model_; }
+
+  // One executed step. Ignored if it is empty or took no time.
+  void observe(const BatchFeatures& features, double seconds);
+
+  // Running mean of |predicted - measured| / measured over held-out steps; 0 before the first.
+  double mean_relative_error() const { return error_weight_ > 0 ? error_sum_ / error_weight_ : 0.0; }
+  int64_t num_held_out() const { return num_held_out_; }
+  int64_t num_observed() const { return num_observed_; }
+
+ private:
+  LatencyRefinerOptions options_;
+  LatencyModel model_;
+  RecursiveLeastSquares estimate_;
+  int64_t num_observed_ = 0;
+  int64_t num_held_out_ = 0;
+  double error_sum_ = 0.0;
+  double error_weight_ = 0.0;
+};
+
+}  // namespace hocket

@@ -1,0 +1,138 @@
+"""Recursive least squares against NumPy's weighted solution, its guards, and the latency model that it refines."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from schedcore._core import algorithms
+
+Float64 = npt.NDArray[np.float64]
+
+
+def weighted_solution(
+    x: Float64, y: Float64, weights: Float64, theta: Float64, variance: Float64, forgetting: float
+) -> Float64:
+    age = np.arange(len(x) - 1, -1, -1)
+    scale = np.sqrt(weights * forgetting**age)
+    prior = np.sqrt(forgetting ** len(x) / variance)
+    rows = np.vstack([x * scale[:, None], np.diag(prior)])
+    return np.asarray(np.linalg.lstsq(rows, np.concatenate([y * scale, theta * prior]), rcond=None)[0])
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.95])
+@pytest.mark.parametrize("n", [1, 4, 9, 16])
+def test_equals_weighted_least_squares(n: int, forgetting: float) -> None:
+    rng = np.random.default_rng(n)
+    truth, theta, variance = rng.uniform(5, 9, n), rng.uniform(5, 9, n), rng.uniform(0.5, 2, n)
+    x, weights = rng.standard_normal((60, n)), rng.uniform(0.5, 2, 60)
+    y = x @ truth + 0.1 * rng.standard_normal(60)
+    estimate = algorithms.RecursiveLeastSquares(theta, variance, forgetting)
+    for i in range(60):
+        assert estimate.update(x[i], y[i], weights[i])
+        expected = weighted_solution(x[: i + 1], y[: i + 1], weights[: i + 1], theta, variance, forgetting)
+        np.testing.assert_allclose(estimate.theta, expected, rtol=1e-6)
+
+
+def test_coefficients_never_turn_negative() -> None:
+    rng = np.random.default_rng(1)
+    estimate = algorithms.RecursiveLeastSquares(np.ones(3), np.ones(3), 0.98)
+    for _ in range(300):
+        x = rng.uniform(0, 1, 3)
+        estimate.update(x, x @ np.array([2.0, -0.5, 1.0]))
+        assert (estimate.theta >= 0).all()
+    assert estimate.theta[1] == pytest.approx(0, abs=0.2)
+
+
+def test_a_silent_coefficient_neither_moves_nor_explodes() -> None:
+    estimate = algorithms.RecursiveLeastSquares(np.array([1.0, 5.0]), np.ones(2), 0.9)
+    for _ in range(2000):
+        estimate.update(np.array([1.0, 0.0]), 3.0)
+    assert estimate.theta.tolist() == [pytest.approx(3), 5.0]
+    assert estimate.variance(1) == pytest.approx(10.0)
+    estimate.update(np.array([1.0, 1.0]), 8.5)
+    assert estimate.theta[1] < 6
+
+
+def test_zero_variance_pins_a_coefficient() -> None:
+    estimate = algorithms.RecursiveLeastSquares(np.array([1.0, 0.0]), np.array([1.0, 0.0]), 0.99)
+    for _ in range(50):
+        estimate.update(np.array([1.0, 1.0]), 4.0)
+    assert estimate.theta.tolist() == [pytest.approx(4, rel=2e-2), 0.0]
+
+
+@pytest.mark.parametrize(("y", "weight"), [(float("nan"), 1.0), (float("inf"), 1.0), (1.0, 0.0), (1.0, -1.0)])
+def test_useless_observations_are_ignored(y: float, weight: float) -> None:
+    estimate = algorithms.RecursiveLeastSquares(np.ones(2), np.ones(2), 0.99)
+    assert not estimate.update(np.ones(2), y, weight)
+    assert estimate.theta.tolist() == [1, 1]
+
+
+# The latency model that it keeps true
+
+
+def random_features(rng: np.random.Generator) -> algorithms.BatchFeatures:
+    batch = algorithms.LatencyBatch(8192)
+    if rng.random() < 0.6:
+        batch.add_chunk(int(rng.integers(0, 2048)), int(rng.integers(64, 1024)))
+    for context in rng.integers(64, 4096, rng.integers(1, 64)):
+        batch.add_decode(int(context))
+    return batch.features
+
+
+def coefficients(scale: float) -> algorithms.LatencyCoefficients:
+    return algorithms.LatencyCoefficients(
+        step_base=0.002 * scale,
+        prefill_pair=2e-9 * scale,
+        prefill_token=6e-5 * scale,
+        decode_base=0.006,
+        decode_seq=4e-5 * scale,
+        decode_context=3e-7 * scale,
+        overlap=0.1,
+    )
+
+
+def refined(scale: float, steps: int, *, outlier_every: int = 0) -> algorithms.LatencyRefiner:
+    """After `steps` steps on a device `scale` times slower than calibrated, with 2 % noise."""
+    rng = np.random.default_rng(2)
+    truth = algorithms.LatencyModel("corrected", coefficients(scale))
+    refiner = algorithms.LatencyRefiner(algorithms.LatencyModel("corrected", coefficients(1.0)))
+    for step in range(1, steps + 1):
+        features = random_features(rng)
+        seconds = truth.predict(features) * rng.normal(1, 0.02)
+        refiner.observe(features, seconds * (30 if outlier_every and step % outlier_every == 0 else 1))
+    return refiner
+
+
+def relative_error(refiner: algorithms.LatencyRefiner, scale: float) -> float:
+    truth, rng = algorithms.LatencyModel("corrected", coefficients(scale)), np.random.default_rng(3)
+    features = [random_features(rng) for _ in range(200)]
+    return float(np.mean([abs(refiner.model.predict(f) / truth.predict(f) - 1) for f in features]))
+
+
+@pytest.mark.parametrize("scale", [0.7, 1.0, 1.5])
+def test_refinement_follows_a_device_that_is_not_as_calibrated(scale: float) -> None:
+    refiner = refined(scale, 1000)
+    assert relative_error(refiner, scale) < 0.01
+    assert refiner.mean_relative_error < 0.05
+    assert (refiner.num_observed, refiner.num_held_out) == (1000, 100)
+
+
+def test_outliers_move_the_model_little() -> None:
+    assert relative_error(refined(1.0, 1000, outlier_every=100), 1.0) < 0.05
+
+
+def test_held_out_error_is_that_of_the_model_before_it_learned() -> None:
+    refiner = refined(1.5, 10)
+    untouched = refined(1.5, 9)
+    assert refiner.model.linear().tolist() == untouched.model.linear().tolist()
+    assert untouched.mean_relative_error == 0.0
+    assert refiner.mean_relative_error > 0.01
+
+
+def test_steps_that_took_no_time_are_ignored() -> None:
+    refiner = algorithms.LatencyRefiner(algorithms.LatencyModel("corrected", coefficients(1.0)))
+    refiner.observe(random_features(np.random.default_rng(4)), 0.0)
+    refiner.observe(algorithms.BatchFeatures(), 1.0)
+    assert refiner.num_observed == 0
