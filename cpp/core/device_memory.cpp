@@ -33,7 +33,8 @@ bool DeviceMemory::fits(int32_t num_running) const {
   if (num_free_rows() + num_withheld_rows_ == 0) return false;
   const int32_t num_needed = open_num_tokens_ / block_size_ + 1 - static_cast<int32_t>(open_blocks_.size());
   const int32_t num_available = pool_.num_free() + cache_.num_evictable_blocks() + num_withheld_blocks_;
-  const int32_t headroom = num_running - num_withheld_rows_;
+  const int32_t num_others = num_running - num_withheld_rows_;
+  const int32_t headroom = num_others == 0 ? 0 : num_others + 1;
   return num_needed + total_promised_ + headroom <= num_available;
 }
 

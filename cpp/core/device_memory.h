@@ -7,10 +7,10 @@
 //
 // Admission is a conversation: open() finds and pins the cached prefix of a waiting request, fits() asks whether all of
 // its tokens and one more would find memory beside what is promised to others, seat() or close() ends it. A seated
-// request is promised blocks for all that it was opened with; grow() draws on the promise. Promises, and a headroom of
-// one block per running request, bind fits() only: they keep a request from being admitted into memory that its
-// neighbours are about to need, which would get it preempted again at once (no ping-pong); a running request that
-// needs a block takes whatever is free.
+// request is promised blocks for all that it was opened with; grow() draws on the promise. Beside others, fits() also
+// asks for a headroom of one block for each of them and for the newcomer. In block_size steps no request needs more
+// than that, so nobody is preempted for lack of memory within block_size steps of an admission: preempted requests do
+// not ping-pong. Promises and headroom bind fits() only; a running request that needs a block takes whatever is free.
 //
 // Eviction happens inside grow(), when the pool has nothing free. Preemption is the scheduler's business.
 //

@@ -3,7 +3,7 @@
 // Decodes go first, whoever they are: one token each is cheap and holds their inter-token latency. The rest of the step
 // goes to prompts under way and waiting requests together, in order of importance. Under pressure the least important
 // gives way; a waiting request may displace running ones that are strictly less important. No two requests can displace
-// each other, and DeviceMemory's promises keep the displaced from returning into memory that is about to be needed.
+// each other, and DeviceMemory's headroom keeps the displaced from returning into memory that is about to be needed.
 
 #include <algorithm>
 #include <iterator>

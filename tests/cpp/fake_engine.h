@@ -1,0 +1,245 @@
+// An engine without a model, for tests of the scheduler: it executes plans the way the worker does and notices every
+// wrong one.
+//
+// The "vector" of a token is a hash of everything it depends on: the salt, all tokens up to it, and which part (layer
+// group and vector kind) it is. Executing a plan writes these hashes to a fake pool through the block tables, then
+// reads every position of every sequence back: whatever the prefix cache, eviction, preemption and row recycling did,
+// each must hold what a run without any of them would have written. The next token is a hash of the last position read,
+// so that a request's output is a pure function of its prompt.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "config.h"
+#include "scheduler.h"
+#include "testing.h"
+
+namespace hocket::testing {
+
+using Tokens = std::vector<int32_t>;
+
+struct FakeRequest {
+  std::string salt;
+  Tokens prompt;
+  Tokens output;
+  int64_t max_tokens = 1;
+  Tokens stops;
+  FinishReason reason = FinishReason::kNone;
+  int32_t num_cached_tokens = kNone;
+};
+
+inline uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ (hash >> 31);
+}
+
+class FakeEngine {
+ public:
+  explicit FakeEngine(const SchedulerConfig& config, int32_t vocab_size = 5)
+      : scheduler(config),
+        config_(config),
+        vocab_size_(vocab_size),
+        pool_(static_cast<size_t>(config.num_units) * config.block_size, 0),
+        tables_(static_cast<size_t>(config.max_num_seqs) * config.units_per_block() * config.max_blocks_per_seq(), -1) {
+  }
+
+  Scheduler scheduler;
+  std::map<uint64_t, FakeRequest> requests;  // accepted, by id; ids are not used twice
+  double now = 0.0;
+
+  AddStatus add(RequestSpec spec, Tokens prompt, std::string salt = "", Tokens stops = {}) {
+    spec.prompt = prompt;
+    spec.cache_salt = salt;
+    spec.stop_token_ids = stops;
+    const AddStatus status = scheduler.add_request(spec);
+    if (status == AddStatus::kOk) requests[spec.id] = {salt, prompt, {}, spec.max_tokens, stops, {}, kNone};
+    return status;
+  }
+
+  AddStatus add(uint64_t id, Tokens prompt, int64_t max_tokens, int64_t priority = 0) {
+    RequestSpec spec;
+    spec.id = id;
+    spec.max_tokens = max_tokens;
+    spec.priority = priority;
+    return add(spec, std::move(prompt));
+  }
+
+  bool abort(uint64_t id) {
+    if (!scheduler.abort(id)) return false;
+    CHECK(requests.at(id).reason == FinishReason::kNone);
+    requests.at(id).reason = FinishReason::kAbort;
+    return true;
+  }
+
+  // One step; `between` runs while the plan is open. Returns the plan as it was.
+  template <typename Between>
+  BatchPlan step(Between&& between) {
+    const bool has_work = scheduler.has_work();
+    const BatchPlan& plan = scheduler.schedule(now);
+    CHECK_EQ(!plan.empty(), has_work);
+    BatchPlan copy = plan;
+    if (plan.empty()) return copy;
+    check_no_ping_pong(plan);
+    const Tokens sampled = execute(plan);
+    between();
+    read(scheduler.commit(sampled, now));
+    now += 1.0;
+    return copy;
+  }
+  BatchPlan step() {
+    return step([] {});
+  }
+
+  void run(int32_t max_steps = 100000) {
+    for (int32_t i = 0; scheduler.has_work(); ++i) {
+      CHECK(i < max_steps);
+      step();
+      scheduler.check_invariants();
+    }
+  }
+
+  // What the request must have answered, computed without any scheduler.
+  Tokens expected_output(const FakeRequest& request) const {
+    Tokens tokens = request.prompt;
+    Tokens output;
+    uint64_t hash = salt_hash(request.salt);
+    for (const int32_t token : tokens) hash = mix(hash, token);
+    while (std::ssize(output) < request.max_tokens &&
+           std::ssize(request.prompt) + std::ssize(output) < config_.max_model_len) {
+      output.push_back(static_cast<int32_t>(hash % vocab_size_));
+      hash = mix(hash, output.back());
+      if (std::ranges::count(request.stops, output.back()) > 0) break;
+    }
+    return output;
+  }
+
+  const Tokens& output(uint64_t id) const { return requests.at(id).output; }
+
+ private:
+  static uint64_t salt_hash(const std::string& salt) { return mix(1, std::hash<std::string>{}(salt)); }
+
+  // ---- the worker's part ----
+
+  Tokens execute(const BatchPlan& plan) {
+    check_shape(plan);
+    for (size_t i = 0; i < plan.block_table_index.size(); ++i) {
+      tables_.at(plan.block_table_index[i]) = plan.block_table_unit[i];
+    }
+    for (int32_t s = 0; s < plan.num_seqs(); ++s) write_sequence(plan, s);
+    for (int32_t s = 0; s < plan.num_seqs(); ++s) read_sequence(plan, s);
+    Tokens sampled;
+    for (const int32_t s : plan.sample_seqs) {
+      sampled.push_back(static_cast<int32_t>(prefix_hashes(plan, s).back() % vocab_size_));
+    }
+    return sampled;
+  }
+
+  void check_shape(const BatchPlan& plan) {
+    CHECK(plan.num_tokens() <= config_.max_num_batched_tokens);
+    CHECK(plan.num_seqs() <= config_.max_num_seqs);
+    CHECK_EQ(plan.query_start.size(), plan.num_seqs() + 1);
+    CHECK_EQ(plan.query_start.back(), plan.num_tokens());
+    std::vector<uint8_t> row_used(config_.max_num_seqs, 0);
+    Tokens samples;
+    bool in_prefills = false;
+    for (int32_t s = 0; s < plan.num_seqs(); ++s) {
+      const FakeRequest& request = requests.at(plan.request_ids[s]);
+      CHECK(request.reason == FinishReason::kNone);
+      CHECK(!row_used.at(plan.rows[s])++);
+      const Tokens known = known_tokens(request);
+      const int32_t num_query = plan.query_start[s + 1] - plan.query_start[s];
+      CHECK(num_query >= 1 && plan.seq_lens[s] <= std::ssize(known));
+      for (int32_t i = 0; i < num_query; ++i) {
+        const int32_t token = plan.query_start[s] + i;
+        const int32_t position = plan.seq_lens[s] - num_query + i;
+        CHECK_EQ(plan.positions[token], position);
+        CHECK_EQ(plan.token_ids[token], known[position]);
+        CHECK_EQ(plan.token_row[token], plan.rows[s]);
+      }
+      const bool reaches_end = plan.seq_lens[s] == std::ssize(known);
+      const bool is_decode = num_query == 1 && reaches_end;
+      CHECK(!(in_prefills && is_decode));
+      in_prefills = !is_decode;
+      if (reaches_end) samples.push_back(s);
+    }
+    CHECK_EQ(plan.sample_seqs, samples);
+  }
+
+  static Tokens known_tokens(const FakeRequest& request) {
+    Tokens known = request.prompt;
+    known.insert(known.end(), request.output.begin(), request.output.end());
+    return known;
+  }
+
+  std::vector<uint64_t> prefix_hashes(const BatchPlan& plan, int32_t s) const {
+    const FakeRequest& request = requests.at(plan.request_ids[s]);
+    std::vector<uint64_t> hashes;
+    uint64_t hash = salt_hash(request.salt);
+    const Tokens known = known_tokens(request);
+    for (int32_t p = 0; p < plan.seq_lens[s]; ++p) hashes.push_back(hash = mix(hash, known[p]));
+    return hashes;
+  }
+
+  uint64_t& vector_at(Row row, int32_t part, int32_t position) {
+    const size_t entry =
+        (size_t(row) * config_.units_per_block() + part) * config_.max_blocks_per_seq() + position / config_.block_size;
+    return pool_.at(size_t(tables_.at(entry)) * config_.block_size + position % config_.block_size);
+  }
+
+  // Nobody loses memory to growth within block_size steps of an admission (device_memory.h). Under priority a request
+  // may be displaced in the step that admits another.
+  void check_no_ping_pong(const BatchPlan& plan) {
+    for (const uint64_t id : plan.preempted_ids) running_.erase(id);
+    bool any_admitted = false;
+    for (const uint64_t id : plan.request_ids) any_admitted |= running_.insert(id).second;
+    const bool is_for_growth = !plan.preempted_ids.empty() && !(any_admitted && config_.policy == "priority");
+    if (is_for_growth) CHECK(plan.step_id - last_admission_ >= config_.block_size);
+    if (any_admitted) last_admission_ = plan.step_id;
+  }
+
+  void write_sequence(const BatchPlan& plan, int32_t s) {
+    const auto hashes = prefix_hashes(plan, s);
+    const int32_t num_query = plan.query_start[s + 1] - plan.query_start[s];
+    for (int32_t p = plan.seq_lens[s] - num_query; p < plan.seq_lens[s]; ++p) {
+      for (int32_t part = 0; part < config_.units_per_block(); ++part) {
+        vector_at(plan.rows[s], part, p) = mix(hashes[p], part);
+      }
+    }
+  }
+
+  void read_sequence(const BatchPlan& plan, int32_t s) {
+    const auto hashes = prefix_hashes(plan, s);
+    for (int32_t p = 0; p < plan.seq_lens[s]; ++p) {
+      for (int32_t part = 0; part < config_.units_per_block(); ++part) {
+        CHECK_EQ(vector_at(plan.rows[s], part, p), mix(hashes[p], part));
+      }
+    }
+  }
+
+  // ---- the engine loop's part ----
+
+  void read(const StepOutput& output) {
+    for (size_t i = 0; i < output.request_ids.size(); ++i) {
+      FakeRequest& request = requests.at(output.request_ids[i]);
+      CHECK(request.reason == FinishReason::kNone);
+      request.output.push_back(output.token_ids[i]);
+      request.reason = static_cast<FinishReason>(output.finish_reasons[i]);
+      CHECK_EQ(output.num_output_tokens[i], request.output.size());
+      if (request.output.size() == 1) request.num_cached_tokens = output.num_cached_tokens[i];
+      CHECK_EQ(output.num_cached_tokens[i], request.num_cached_tokens);
+      CHECK(request.num_cached_tokens >= 0 && request.num_cached_tokens < std::ssize(request.prompt));
+      if (request.reason != FinishReason::kNone) CHECK_EQ(request.output, expected_output(request));
+    }
+  }
+
+  const SchedulerConfig config_;
+  const int32_t vocab_size_;
+  std::vector<uint64_t> pool_;  // [num_units][block_size]
+  std::set<uint64_t> running_;
+  int64_t last_admission_ = 0;   // step_id
+  std::vector<int32_t> tables_;  // [max_num_seqs][units_per_block][max_blocks_per_seq]
+};
+
+}  // namespace hocket::testing
