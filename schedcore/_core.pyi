@@ -1,4 +1,7 @@
-"""The C++ scheduling core (cpp/core) as Python sees it. Times are seconds on one monotonic clock of the caller's choice."""
+"""The C++ scheduling core (cpp/core) as Python sees it.
+
+Times are seconds on one monotonic clock of the caller's choice.
+"""
 
 from collections.abc import Sequence
 from typing import Any
