@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 def render(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table with aligned columns: the first to the left, the others, being numbers, to the right."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    widths = [max(2, *(len(row[column]) for row in (header, *rows))) for column in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
         first, *others = (

@@ -53,6 +53,10 @@ def test_results_survive_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(result), type=ModelResult) == result
 
 
+def test_narrowest_column_still_has_a_valid_rule() -> None:
+    assert render(("name", "c"), [("a", "1")]).splitlines()[1] == "| ---- | -: |"
+
+
 def test_table_columns_are_aligned() -> None:
     assert render(("name", "n"), [("a", "1"), ("bb", "1000")]).splitlines() == [
         "| name |    n |",
