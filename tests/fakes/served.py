@@ -1,7 +1,7 @@
 """`hocket serve` in a process of its own, for tests that talk HTTP to the whole server.
 
-HOCKET_TEST_ENGINE=fake replaces the engine by a fake worker and the demo model by a byte tokenizer, so that the tests
-themselves can be tested where nothing is built.
+HOCKET_TEST_MODEL names another model directory than the demo model. HOCKET_TEST_ENGINE=fake replaces the engine by a
+fake worker and the model by a byte tokenizer, so that the tests themselves can be tested where nothing is built.
 """
 
 from __future__ import annotations
@@ -60,18 +60,19 @@ class Server:
 @contextmanager
 def serving(folder: Path, *arguments: str) -> Iterator[Server]:
     """The demo model on a free port. `folder` holds the log."""
-    is_fake = os.environ.get("HOCKET_TEST_ENGINE") == "fake"
-    module, model, name = ("gateway.cli.main", ["serve"], "demo")
-    if is_fake:
-        module, model, name = "fakes.fake_serve", [str(write_byte_checkpoint(folder / "bytes"))], "bytes"
+    model = os.environ.get("HOCKET_TEST_MODEL", "demo")
+    program = ["gateway.cli.main", "serve"]
+    if os.environ.get("HOCKET_TEST_ENGINE") == "fake":
+        model = str(write_byte_checkpoint(folder / "bytes"))
+        program = ["fakes.fake_serve"]
     path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
     variables = {key: value for key, value in os.environ.items() if key != "HOCKET_API_KEY"} | {"PYTHONPATH": path}
     log_file = folder / "server.log"
     with log_file.open("wb") as log:
-        command = [sys.executable, "-m", module, *model, "--port", "0", *arguments]
+        command = [sys.executable, "-m", *program, model, "--port", "0", *arguments]
         process = subprocess.Popen(command, stderr=log, env=variables, cwd=ROOT)
     try:
-        yield Server(_wait_until_ready(process, log_file), name, process, log_file)
+        yield Server(_wait_until_ready(process, log_file), Path(model).name, process, log_file)
     finally:
         process.terminate()
         try:

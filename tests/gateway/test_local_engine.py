@@ -78,7 +78,7 @@ async def test_leaving_a_stream_aborts_in_the_engine(make_engine: object) -> Non
     await engine.start()
     with engine.stream([request(1, max_tokens=10**6, min_tokens=10**6)]) as stream:
         await stream.receive()
-    await receive_all(engine, request(2))  # stats follow steps
+    assert await receive_all(engine, request(2))  # stats follow steps
     await eventually(lambda: (stats := engine.stats()) is not None and stats.num_finished[FinishReason.ABORT] == 1)
 
 
