@@ -117,3 +117,23 @@ class MaxTracker:
     def remove(self, value: int) -> None: ...
     def max(self) -> int: ...
     def clear(self) -> None: ...
+
+# cpp/core/partial_cache_solver.h
+
+class StepCosts:
+    flops_per_token: float
+    flops_per_pair: float
+    flops_per_logit: float
+    flops_per_second: float
+    weight_bytes: float
+    head_bytes: float
+    kv_bytes_per_token: float
+    workspace_bytes_per_token: float
+    bytes_per_second: float
+    def __init__(self, form: str, **fields: float) -> None:
+        """form: flops or roofline."""
+
+def solve_partial_cache(
+    costs: StepCosts, lengths: Int32, memory_bytes: float, max_seconds: float
+) -> tuple[int, float, float]:
+    """Batch size (0: nothing is feasible), uncached ratio, seconds."""

@@ -51,6 +51,7 @@ void bind_algorithms(py::module_& core) {
   py::module_ m = core.def_submodule("algorithms", "The core's algorithms one by one.");
   bind_knapsack(m);
   bind_latency(m);
+  bind_memory(m);
 }
 
 }  // namespace hocket

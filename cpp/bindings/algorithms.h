@@ -35,5 +35,6 @@ void bind_algorithms(pybind11::module_& core);
 // One group each, called by bind_algorithms().
 void bind_knapsack(pybind11::module_& m);
 void bind_latency(pybind11::module_& m);
+void bind_memory(pybind11::module_& m);
 
 }  // namespace hocket
