@@ -1,6 +1,6 @@
 """Trains the demo model on generated conversations: tokenizer first, then the network; resumes where it stopped.
 
-    python -m bench.demo_model.train --steps 2000 --work bench/results/demo_model --out worker/demo_model
+    python -m bench.demo_model.train --steps 1800 --work bench/results/demo_model --out worker/demo_model
 
 Loss is taken on the assistant's tokens only. The data never repeats: each step draws its conversations from a seed of
 its own. Two processes of one thread share a step, gradients averaged: on a busy machine this is several times faster
@@ -221,7 +221,7 @@ def train(rank: int, rendezvous: str, args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=1800)
     parser.add_argument("--work", type=Path, default=Path("bench/results/demo_model"), help="where the run is kept")
     parser.add_argument("--out", type=Path, default=Path("worker/demo_model"), help="where the checkpoint is written")
     args = parser.parse_args()

@@ -51,7 +51,8 @@ def test_held_out_questions_that_are_their_own_key_never_occur_in_training() -> 
 def test_held_out_operands_are_never_added_in_training() -> None:
     sums = re.compile(r"^(\d+) ([+-]) (\d+) = ")
     rng = random.Random(4)
-    replies = [m["content"] for _ in range(4000) for m in training_conversation(rng, 4).messages]
+    messages = [message for _ in range(4000) for message in training_conversation(rng, 4).messages]
+    replies = [message["content"] for message in messages if message["role"] == "assistant"]
     trained = {"".join(found.groups()) for found in map(sums.match, replies) if found}
     assert len(trained) > 500
     assert not [key for key in trained if is_held_out_key(key)]

@@ -34,6 +34,7 @@ def test_only_the_assistants_words_and_its_end_of_turn_are_learnt(tokenizer: Tok
     text = tokenizer.decode(learnt, skip_special_tokens=False)
     packed = tokenizer.decode(tokens[0].tolist(), skip_special_tokens=False)
     spoken = [part.split(checkpoint.END)[0] for part in packed.split(checkpoint.ASSISTANT)[1:]]
+    spoken = spoken if spoken[-1] else spoken[:-1]  # the row may end before the last reply begins
     assert len(spoken) > 2
     assert text.removesuffix(checkpoint.END).split(checkpoint.END) == spoken
 
