@@ -38,8 +38,8 @@ struct Grant {
   bool is_admission;  // the request is waiting
 };
 
-// Offered in this order until the step's tokens are spent. The first admission that does not fit closes admission for
-// the step, so that a large request is not overtaken for ever.
+// Offered in this order until the step's tokens are spent. The first admission that does not fit, or that would overtake
+// a request preempted in this step, closes admission for the step, so that a large request is not overtaken for ever.
 struct Composition {
   std::vector<Grant> grants;
 };

@@ -93,6 +93,7 @@ const BatchPlan& Scheduler::schedule(double now) {
   plan_.block_table_index.clear();
   plan_.block_table_unit.clear();
 
+  preempted_.clear();
   composition_.grants.clear();
   policy_->compose(snapshot(), &composition_);
   bool is_admitting = true;
@@ -101,7 +102,7 @@ const BatchPlan& Scheduler::schedule(double now) {
     if (!grant.is_admission) {
       grant_running(grant.slot, grant.max_tokens);
     } else if (is_admitting) {
-      is_admitting = admit(grant.slot, grant.max_tokens);
+      is_admitting = !overtakes_preempted(grant.slot) && admit(grant.slot, grant.max_tokens);
     }
   }
 
@@ -139,6 +140,11 @@ bool Scheduler::grow_by_preemption(Slot slot, int32_t num_tokens) {
     if (memory_.grow(requests_.row[slot], num_tokens)) return true;
   }
   HOCKET_CHECK(false, "the policy did not name the request itself among the victims");
+}
+
+// Whether a request preempted in this step has its place before the waiting `slot`. The policy did not know it waits.
+bool Scheduler::overtakes_preempted(Slot slot) const {
+  return std::ranges::any_of(preempted_, [&](Slot other) { return policy_->precedes(requests_, other, slot); });
 }
 
 // Admits a waiting request with up to max_tokens of its tokens. False if it has to wait, and then nothing has changed.
@@ -196,6 +202,7 @@ void Scheduler::preempt(Slot slot) {
   requests_.row[slot] = kNone;
   requests_.state[slot] = RequestState::kWaiting;
   enqueue(slot);
+  preempted_.push_back(slot);
   plan_.preempted_ids.push_back(requests_.id[slot]);
   ++counters_.num_preemptions;
 }

@@ -90,6 +90,7 @@ class Scheduler {
 
   void grant_running(Slot slot, int32_t max_tokens);
   bool grow_by_preemption(Slot slot, int32_t num_tokens);
+  bool overtakes_preempted(Slot slot) const;
   bool admit(Slot slot, int32_t max_tokens);
   bool make_room(Slot slot);
   void seat(Slot slot, int32_t num_cached_tokens);
@@ -114,7 +115,8 @@ class Scheduler {
 
   // The step
   double now_ = 0.0;
-  int32_t budget_ = 0;  // tokens left
+  int32_t budget_ = 0;           // tokens left
+  std::vector<Slot> preempted_;  // by this schedule()
   bool is_open_ = false;
   BatchPlan plan_;
   StepOutput output_;

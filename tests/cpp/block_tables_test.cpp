@@ -79,6 +79,21 @@ TEST(block_tables, a_replaced_block_is_news) {
   CHECK(changes.empty());
 }
 
+TEST(block_tables, changes_before_and_after_each_other_are_all_reported) {
+  Tables t;
+  const Row row = t.tables.allocate_row();
+  for (int i = 0; i < 3; ++i) t.tables.append(row, t.pool.allocate());
+  t.flush();
+  const BlockId last = t.pool.allocate();
+  t.tables.append(row, last);
+  const BlockId other = t.pool.allocate();
+  t.tables.blocks(row)[1] = other;
+  t.tables.mark_changed(row, 1, 2);
+  auto changes = t.flush();
+  t.expect(&changes, row, 1, other);
+  t.expect(&changes, row, 3, last);
+}
+
 TEST(block_tables, a_row_released_before_the_flush_is_no_news) {
   Tables t;
   const Row row = t.tables.allocate_row();

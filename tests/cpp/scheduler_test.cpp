@@ -265,6 +265,18 @@ TEST(scheduler, fcfs_preempts_the_last_arrival_which_returns_to_its_place) {
   CHECK_EQ(engine.requests[3].output.size(), 1);
 }
 
+TEST(scheduler, nobody_overtakes_a_preempted_request_in_the_same_step) {
+  SchedulerConfig config = config_of(8, /*max_num_batched_tokens=*/3);
+  config.block_size = 1;
+  FakeEngine engine(config);
+  engine.add(1, prompt_of(1, 0), 4);
+  engine.add(2, prompt_of(2, 100), 4);
+  engine.add(3, prompt_of(1, 200), 1);  // small enough for what 2 leaves behind
+  CHECK_EQ(run_to_preemption(&engine), (Ids{2}));
+  CHECK(engine.output(3).empty());
+  engine.run();
+}
+
 TEST(scheduler, a_preempted_request_resumes_at_its_cached_prefix) {
   FakeEngine engine(config_of(8));
   engine.add(1, prompt_of(8, 0), 12);
@@ -316,6 +328,17 @@ TEST(scheduler, priority_displaces_the_less_important_for_memory) {
   CHECK_EQ(plan.preempted_ids, (Ids{1}));
   engine.run();
   CHECK_EQ(engine.scheduler.stats().counters.num_preemptions, 1);
+}
+
+TEST(scheduler, the_tokens_of_a_displaced_request_go_to_others_in_the_same_step) {
+  FakeEngine engine(with_policy(config_of(8, /*max_num_batched_tokens=*/16), "priority"));
+  engine.add(1, prompt_of(16), 8, /*priority=*/5);
+  engine.step();
+  engine.add(2, prompt_of(20, 100), 4, /*priority=*/1);
+  const BatchPlan plan = engine.step();  // 1 was granted its decode before 2 displaced it
+  CHECK_EQ(plan.preempted_ids, (Ids{1}));
+  CHECK_EQ(plan.num_tokens(), 16);
+  engine.run();
 }
 
 TEST(scheduler, priority_displaces_the_less_important_for_a_row) {
