@@ -14,10 +14,10 @@ from torch import Tensor
 from schedcore._core import BatchPlan
 from schedcore.types import EngineRequest, TokenLogprobs
 from worker.sampling.adjust import AdjustedRow, adjust
-from worker.sampling.draw import draw, draw_filtered
+from worker.sampling.draw import draw, keep_likeliest
 from worker.sampling.logprobs import token_logprobs
 from worker.sampling.noise import uniforms
-from worker.sampling.request_state import ADJUSTMENTS, Needs, RequestState, is_plain
+from worker.sampling.request_state import Needs, RequestState, is_plain
 from worker.sampling.row_table import RowTable
 
 TokenIds = npt.NDArray[np.int32]
@@ -54,9 +54,11 @@ class Sampler:
             return _to_host(logits.argmax(-1)), None
 
         num_output_tokens = plan.seq_lens[seqs] - self._table.num_prompt_tokens[rows]
-        asked = np.flatnonzero(needs & Needs.LOGPROBS)
-        raw = logits[torch.from_numpy(asked).to(logits.device)].log_softmax(-1) if len(asked) else None
-        if any_needs & ADJUSTMENTS:
+        raw = None
+        if any_needs & Needs.LOGPROBS:
+            asked = np.flatnonzero(needs & Needs.LOGPROBS)
+            raw = logits[torch.from_numpy(asked).to(logits.device)].log_softmax(-1)
+        if any_needs & Needs.ADJUSTMENTS:
             adjust(logits, self._adjusted_rows(needs, request_ids, num_output_tokens))
         chosen = self._choose(logits, needs, rows, num_output_tokens)
         token_ids = _to_host(chosen)
@@ -69,7 +71,7 @@ class Sampler:
     def _adjusted_rows(
         self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64], num_output: npt.NDArray[np.int64]
     ) -> list[AdjustedRow]:
-        which = np.flatnonzero(needs & ADJUSTMENTS)
+        which = np.flatnonzero(needs & Needs.ADJUSTMENTS)
         states = [self._states[request_id] for request_id in request_ids[which].tolist()]
         return [AdjustedRow(*row) for row in zip(which.tolist(), states, num_output[which].tolist(), strict=True)]
 
@@ -81,12 +83,11 @@ class Sampler:
         num_output_tokens: npt.NDArray[np.int64],
     ) -> Tensor:
         """int64 [n]: argmax, replaced where the request asked for chance."""
-        free = np.flatnonzero((needs & (Needs.RANDOM | Needs.FILTER)) == Needs.RANDOM)
-        filtered = np.flatnonzero(needs & Needs.FILTER)
-        if len(free) == len(needs):
-            return self._draw(logits, rows, num_output_tokens, is_filtered=False)
-        if len(filtered) == len(needs):
-            return self._draw(logits, rows, num_output_tokens, is_filtered=True)
+        choice = needs & Needs.CHOICE
+        free, filtered = np.flatnonzero(choice == Needs.RANDOM), np.flatnonzero(choice == Needs.CHOICE)
+        for which, is_filtered in ((free, False), (filtered, True)):
+            if len(which) == len(needs):
+                return self._draw(logits, rows, num_output_tokens, is_filtered=is_filtered)
         chosen = logits.argmax(-1)
         for which, is_filtered in ((free, False), (filtered, True)):
             if len(which):
@@ -101,10 +102,10 @@ class Sampler:
         temperature = torch.from_numpy(table.temperature[rows]).to(device)
         uniform = torch.from_numpy(uniforms(table.seed[rows], num_output)).to(device)
         probs = logits.div_(temperature[:, None]).softmax(-1)
-        if not is_filtered:
-            return draw(probs, uniform)
-        filters = (torch.from_numpy(values[rows]).to(device) for values in (table.top_k, table.top_p, table.min_p))
-        return draw_filtered(probs, uniform, *filters)
+        if is_filtered:
+            filters = (torch.from_numpy(values[rows]).to(device) for values in (table.top_k, table.top_p, table.min_p))
+            probs = keep_likeliest(probs, *filters)
+        return draw(probs, uniform)
 
     def _remember(self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64], token_ids: TokenIds) -> None:
         which = np.flatnonzero(needs & Needs.PENALTIES)

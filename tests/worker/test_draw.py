@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from worker.sampling.draw import NUM_CANDIDATES, draw, draw_filtered
+from worker.sampling.draw import draw, keep_likeliest
 from worker.sampling.noise import uniforms
 
 
@@ -33,57 +33,54 @@ def random_probs(width: int, spread: float, seed: int) -> torch.Tensor:
 
 
 @given(
-    width=st.sampled_from([1, 2, 7, 50, NUM_CANDIDATES, NUM_CANDIDATES + 1, 700]),
+    width=st.sampled_from([1, 2, 7, 50, 700]),
     spread=st.sampled_from([0.0, 0.1, 1.0, 4.0]),
     seed=st.integers(0, 1000),
-    top_k=st.sampled_from([0, 1, 2, 30, 300, 5000]),
+    top_k=st.sampled_from([-1, 0, 1, 2, 30, 300, 5000]),
     top_p=st.sampled_from([0.01, 0.5, 0.9, 0.999, 1.0]),
     min_p=st.sampled_from([0.0, 0.05, 0.7, 1.0]),
 )
 @settings(max_examples=150, deadline=None)
-def test_draws_reach_exactly_the_tokens_that_the_filters_keep(
+def test_filters_keep_what_their_plain_definition_keeps(
     width: int, spread: float, seed: int, top_k: int, top_p: float, min_p: float
 ) -> None:
     probs = random_probs(width, spread, seed)
-    grid = torch.linspace(0, 1 - 1e-9, 64, dtype=torch.float64)
-    drawn = draw_filtered(
-        probs.expand(64, -1),
-        grid,
-        torch.full((64,), top_k),
-        torch.full((64,), top_p),
-        torch.full((64,), min_p),
-    )
+    kept = keep_likeliest(probs, torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p]))[0]
     as_list = probs[0].double().tolist()
-    generous = kept_tokens(as_list, top_k, top_p, min_p, slack=1e-6)
-    strict = kept_tokens(as_list, top_k, top_p, min_p, slack=-1e-6)
-    as_likely = {token for token in range(width) if as_list[token] >= min(as_list[t] for t in generous)}
-    assert set(drawn.tolist()) <= as_likely  # of equally likely tokens any may be kept
-    assert len(set(drawn.tolist())) <= len(generous)
-    # the ends of the uniform range are the likeliest token and the last one kept
-    assert as_list[drawn[0]] == pytest.approx(max(as_list))
-    assert as_list[drawn[-1]] <= as_list[strict[-1]] + 1e-9
-
-
-def test_filtered_and_unfiltered_draws_agree_when_the_filters_keep_everything() -> None:
-    probs = random_probs(20, 1.0, seed=0)
-    ranked, order = probs.sort(descending=True)
-    grid = torch.linspace(0, 0.999, 101, dtype=torch.float64)
-    everything = (torch.full((101,), 20), torch.ones(101), torch.zeros(101))
-    filtered = draw_filtered(probs.expand(101, -1), grid, *everything)
-    assert filtered.tolist() == order[0][draw(ranked.expand(101, -1), grid)].tolist()
+    lowest = {
+        slack: min(as_list[token] for token in kept_tokens(as_list, top_k, top_p, min_p, slack))
+        for slack in (-1e-6, 1e-6)
+    }
+    for token, probability in enumerate(as_list):
+        if probability >= lowest[-1e-6]:
+            assert kept[token] == probs[0, token]
+        elif probability < lowest[1e-6]:
+            assert kept[token] == 0
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
-    """Rows whose nucleus exceeds the candidates take another way than the others of their batch."""
     flat, steep = random_probs(2000, 0.0, 1), random_probs(2000, 5.0, 2)
     rows = torch.cat([flat, steep, flat, steep])
     uniform = torch.tensor([0.1, 0.3, 0.7, 0.9], dtype=torch.float64)
     filters = (torch.tensor([0, 0, 1500, 3]), torch.tensor([0.9, 0.9, 1.0, 0.8]), torch.tensor([0.0, 0.0, 0.5, 0.0]))
-    together = draw_filtered(rows, uniform, *filters)
+    together = draw(keep_likeliest(rows, *filters), uniform)
     for i in range(4):
         one = slice(i, i + 1)
-        alone = draw_filtered(rows[one], uniform[one], *(values[one] for values in filters))
+        alone = draw(keep_likeliest(rows[one], *(values[one] for values in filters)), uniform[one])
         assert alone.tolist() == together[one].tolist()
+
+
+def test_draws_invert_the_cumulated_weights() -> None:
+    weights = torch.tensor([[0.0, 1.0, 0.0, 2.0, 1.0, 0.0]])
+    uniform = [0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53]
+    assert draw(weights.expand(6, -1), torch.tensor(uniform, dtype=torch.float64)).tolist() == [1, 1, 3, 3, 4, 4]
+
+
+def test_probabilities_that_are_no_numbers_still_give_a_token() -> None:
+    broken = torch.full((2, 9), float("nan"))
+    everything = (torch.tensor([0, 3]), torch.tensor([1.0, 0.5]), torch.tensor([0.0, 0.1]))
+    uniform = torch.tensor([0.0, 0.99], dtype=torch.float64)
+    assert all(0 <= token < 9 for token in draw(keep_likeliest(broken, *everything), uniform).tolist())
 
 
 @given(seed=st.integers(0, 2**64 - 1), index=st.integers(0, 2**31))

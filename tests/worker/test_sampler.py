@@ -266,6 +266,16 @@ def test_more_alternatives_than_tokens_are_all_tokens() -> None:
     assert len(logprobs[0].top) == 6
 
 
+@pytest.mark.parametrize(
+    "params", [{"temperature": 0.0}, {}, {"top_p": 0.5}, {"presence_penalty": 1.0, "num_logprobs": 2}]
+)
+def test_logits_that_are_no_numbers_still_give_a_token(params: dict[str, Any]) -> None:
+    """A model that overflows spoils its own output, not the engine."""
+    sampler = make_sampler(request(1, **params))
+    tokens, _ = sampler.sample(torch.full((1, VOCAB_SIZE), math.nan), sampling_plan([1], [3]))
+    assert 0 <= tokens[0] < VOCAB_SIZE
+
+
 def test_an_empty_batch_samples_nothing() -> None:
     sampler = make_sampler(request(1, seed=1, num_logprobs=1, presence_penalty=1.0))
     tokens, _ = sampler.sample(torch.zeros(0, VOCAB_SIZE), sampling_plan([], []))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,8 +13,8 @@ from worker.sampling.noise import as_seed, derive_seed
 MIN_TEMPERATURE = 1e-5  # below, dividing logits by it would overflow float32: greedy
 
 
-class Needs(enum.IntFlag):
-    """Stages of the sampler that a request passes through."""
+class Needs:
+    """Stages of the sampler that a request passes through, as bits. Plain integers: enum's operators are slow."""
 
     RANDOM = 1  # else greedy
     FILTER = 2  # top-k, top-p or min-p
@@ -23,9 +22,8 @@ class Needs(enum.IntFlag):
     MIN_TOKENS = 8
     PENALTIES = 16
     LOGPROBS = 32
-
-
-ADJUSTMENTS = Needs.BIAS | Needs.MIN_TOKENS | Needs.PENALTIES
+    CHOICE = RANDOM | FILTER
+    ADJUSTMENTS = BIAS | MIN_TOKENS | PENALTIES
 
 
 class TokenHistory:
@@ -90,12 +88,12 @@ class RequestState:
 
 def is_plain(request: EngineRequest) -> bool:
     """True if argmax is all the sampling there is."""
-    return _needs(request) == Needs(0)
+    return _needs(request) == 0
 
 
-def _needs(request: EngineRequest) -> Needs:
+def _needs(request: EngineRequest) -> int:
     params = request.sampling
-    needs = Needs(0)
+    needs = 0
     if params.temperature >= MIN_TEMPERATURE:
         needs |= Needs.RANDOM
         if params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0:

@@ -30,7 +30,7 @@ class RowTable:
     def sync(self, request_ids: UInt64Array, rows: Int32Array, states: Mapping[int, RequestState]) -> None:
         """Makes the rows speak of these requests. One that is not in `states` is plainly greedy."""
         stale = (self._request_ids[rows] != request_ids) | ~self._is_filled[rows]
-        if stale.any():
+        if np.count_nonzero(stale):
             for row, request_id in zip(rows[stale].tolist(), request_ids[stale].tolist(), strict=True):
                 self._fill(row, request_id, states.get(request_id))
 
