@@ -33,7 +33,8 @@ class StepInputs:
         sizes = [len(part) for part in parts]
         total = sum(sizes)
         np.concatenate(parts, out=self._host_array[:total])
-        packed = self._host[:total].to(self._device, non_blocking=True)
+        # blocking: a step without samples ends without waiting for the device, which may still read the buffer
+        packed = self._host[:total].to(self._device)
         token_ids, positions, token_row, query_start, seq_lens, rows, samples = packed.split_with_sizes(sizes)
         return StepBatch(
             token_ids=token_ids,

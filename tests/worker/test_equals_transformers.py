@@ -60,6 +60,12 @@ def test_chunked(case: Case) -> None:
     assert output_tokens(run(engine, case.requests())) == case.expected
 
 
+def test_chunked_and_alone(case: Case) -> None:
+    """Most steps sample nothing."""
+    engine = make_engine(case.folder, max_num_batched_tokens=23, block_size=8)
+    assert output_tokens(run(engine, case.requests()[-1:])) == case.expected[-1:]
+
+
 @pytest.mark.parametrize("enable_prefix_caching", [False, True])
 def test_after_preemption_and_resume(case: Case, enable_prefix_caching: bool) -> None:
     """Room for the longest request, which comes first, and a little more: the others give way as all grow."""
@@ -82,3 +88,9 @@ def test_on_a_prefix_cache_hit(case: Case) -> None:
     assert output_tokens(deltas) == case.expected
     cached = [of_request[0].num_cached_tokens for _, of_request in sorted(deltas.items())]
     assert cached == [(length - 1) // 16 * 16 for length in PROMPT_LENGTHS]
+
+
+@pytest.mark.gpu
+def test_on_a_cuda_device(case: Case) -> None:
+    engine = make_engine(case.folder, device="cuda", max_num_batched_tokens=64)
+    assert output_tokens(run(engine, case.requests())) == case.expected
