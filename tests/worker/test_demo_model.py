@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from bench.demo_model import checkpoint
 from bench.demo_model.corpus import training_conversation
-from bench.demo_model.evaluate import Chat
+from bench.demo_model.evaluate import Chat, accuracy
 
 DIRECTORY = Path(__file__).parents[2] / "worker" / "demo_model"
 MAX_BYTES_IN_GIT = 6_000_000
@@ -88,6 +88,12 @@ def test_digits_are_tokens_of_their_own(tokenizer: Tokenizer) -> None:
 )
 def test_a_simple_question_gets_the_right_answer(chat: Chat, prompts: list[str], reply: str) -> None:
     assert ask(chat, *prompts) == reply
+
+
+@pytest.mark.parametrize("topic", ["sums", "comparing numbers", "unit conversion", "days", "spelling", "poems"])
+def test_most_held_out_questions_are_answered_rightly(chat: Chat, topic: str) -> None:
+    right, asked = accuracy(chat, topic, 12, is_verbose=True)
+    assert right > 0.5 * asked
 
 
 @pytest.mark.parametrize(
