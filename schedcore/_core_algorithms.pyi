@@ -137,3 +137,15 @@ def solve_partial_cache(
     costs: StepCosts, lengths: Int32, memory_bytes: float, max_seconds: float
 ) -> tuple[int, float, float]:
     """Batch size (0: nothing is feasible), uncached ratio, seconds."""
+
+# cpp/core/memory_forecast.h
+
+class MemoryForecast:
+    def __init__(
+        self, *, window_seconds: float = 3600.0, num_buckets: int = 120, num_deviations: float = 2.0
+    ) -> None: ...
+    def update(self, now: float, units: int) -> None:
+        """Raises CoreError if time goes back."""
+    def mean(self) -> float: ...
+    def deviation(self) -> float: ...
+    def reserve(self) -> int: ...

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "algorithms.h"
+#include "memory_forecast.h"
 #include "partial_cache_solver.h"
 
 namespace py = pybind11;
@@ -52,8 +53,28 @@ void bind_partial_cache(py::module_& m) {
       py::arg("costs"), py::arg("lengths"), py::arg("memory_bytes"), py::arg("max_seconds"));
 }
 
+void bind_forecast(py::module_& m) {
+  py::class_<MemoryForecast>(m, "MemoryForecast")
+      .def(py::init([](double window_seconds, int32_t num_buckets, double num_deviations) {
+             require(window_seconds > 0, "window_seconds must be positive");
+             require(num_buckets >= 2, "num_buckets must be at least 2");
+             require(num_deviations >= 0, "num_deviations must not be negative");
+             return MemoryForecast({window_seconds, num_buckets, num_deviations});
+           }),
+           py::kw_only(), py::arg("window_seconds") = MemoryForecastOptions{}.window_seconds,
+           py::arg("num_buckets") = MemoryForecastOptions{}.num_buckets,
+           py::arg("num_deviations") = MemoryForecastOptions{}.num_deviations)
+      .def("update", &MemoryForecast::update, py::arg("now"), py::arg("units"))
+      .def("mean", &MemoryForecast::mean)
+      .def("deviation", &MemoryForecast::deviation)
+      .def("reserve", &MemoryForecast::reserve);
+}
+
 }  // namespace
 
-void bind_memory(py::module_& m) { bind_partial_cache(m); }
+void bind_memory(py::module_& m) {
+  bind_partial_cache(m);
+  bind_forecast(m);
+}
 
 }  // namespace hocket
