@@ -20,7 +20,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     # Limits
     max_queue_requests: int = 2048  # waiting for their first token, per class; more are answered 429
     max_queue_tokens: int = 8_000_000  # of their prompts, per class
-    max_body_bytes: int = 32 * 2**20  # larger bodies are answered 413; a body is held in memory while it is read
+    max_body_bytes: int = 16 * 2**20  # larger bodies are answered 413; a body is held in memory while it is read
     request_timeout_ms: float = 600_000.0  # from arrival to the last token; 0: none
     body_timeout_ms: float = 60_000.0  # for a client to send its body
     drain_timeout_ms: float = 30_000.0  # after SIGTERM, for open requests to finish

@@ -47,6 +47,12 @@ class Generation:
         self._resources = contextlib.ExitStack()
 
     @property
+    def seconds_left(self) -> float | None:
+        """Of the time that a request may take."""
+        timeout_ms = self._services.config.request_timeout_ms
+        return max(0.0, self.arrived_at + timeout_ms / 1e3 - self._services.clock()) if timeout_ms else None
+
+    @property
     def is_done(self) -> bool:
         return self._num_unfinished == 0
 
@@ -115,11 +121,10 @@ class Generation:
         self._ticket = answer
 
     def _limit_time(self) -> None:
-        timeout_ms = self._services.config.request_timeout_ms
-        if timeout_ms:
-            seconds = self.arrived_at + timeout_ms / 1e3 - self._services.clock()
-            error = DeadlineError(f"The request took longer than {timeout_ms / 1e3:g} seconds.")
-            timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self.fail, error)
+        if (seconds := self.seconds_left) is not None:
+            limit = self._services.config.request_timeout_ms / 1e3
+            error = DeadlineError(f"The request took longer than {limit:g} seconds.")
+            timer = asyncio.get_running_loop().call_later(seconds, self.fail, error)
             self._resources.callback(timer.cancel)
 
     def _feed(self, choice: Choice, delta: TokenDelta, now: float) -> str:

@@ -10,23 +10,37 @@ from aiohttp import web
 from gateway.chunks import Chunks
 from gateway.generation import Generation
 from gateway.protocol.errors import ApiError, ServerError
+from gateway.services import SERVICES
 from gateway.sse import HEADERS, KEEPALIVE, error_event
 from schedcore.types import TokenDelta
+
+STALL_SECONDS = 10.0  # after the request's time is over, for a client to take what is waiting for it
 
 _log = logging.getLogger("hocket.gateway")
 
 
-async def stream_response(
-    request: web.Request, generation: Generation, chunks: Chunks, keepalive_seconds: float
-) -> web.StreamResponse:
+async def stream_response(request: web.Request, generation: Generation, chunks: Chunks) -> web.StreamResponse:
     """Until the first token is there, a failure is an ordinary error response (ApiError); later it is the last event.
 
     A client that goes away cancels the handler, and leaving the generation aborts what it asked for. A client that
-    reads slowly makes only this coroutine wait.
+    reads slowly makes only this coroutine wait, and not much longer than the request may take.
     """
     response = web.StreamResponse(headers=HEADERS)
     try:
-        deltas = await _first_deltas(request, response, generation, keepalive_seconds)
+        async with asyncio.timeout(
+            None if generation.seconds_left is None else generation.seconds_left + STALL_SECONDS
+        ):
+            await _stream(request, response, generation, chunks)
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("The client has stopped reading.") from None
+    return response
+
+
+async def _stream(request: web.Request, response: web.StreamResponse, generation: Generation, chunks: Chunks) -> None:
+    try:
+        deltas = await _first_deltas(request, response, generation)
         while True:
             data = b"".join([chunks.piece(choice, text) for choice, text in generation.absorb(deltas)])
             if generation.is_done:
@@ -46,13 +60,11 @@ async def stream_response(
         _log.exception("A stream failed")
         await _end_with(response, ServerError("The server failed."))
     await response.write_eof()
-    return response
 
 
-async def _first_deltas(
-    request: web.Request, response: web.StreamResponse, generation: Generation, keepalive_seconds: float
-) -> list[TokenDelta]:
+async def _first_deltas(request: web.Request, response: web.StreamResponse, generation: Generation) -> list[TokenDelta]:
     """Meanwhile, a comment now and then, so that nobody takes the connection for dead."""
+    keepalive_seconds = request.app[SERVICES].config.keepalive_ms / 1e3
     waiting = asyncio.ensure_future(generation.receive())
     try:
         while not (await asyncio.wait({waiting}, timeout=keepalive_seconds))[0]:

@@ -61,10 +61,13 @@ class Tokenizer:
 
     async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Special tokens written out in the text are recognised either way."""
-        if len(text) <= MAX_INLINE_CHARACTERS:
-            return self._encode(text, add_special_tokens)
+        return (await self.encode_all([text], add_special_tokens))[0]
+
+    async def encode_all(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+        if sum(map(len, texts)) <= MAX_INLINE_CHARACTERS:
+            return self._encode(texts, add_special_tokens)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._encode, text, add_special_tokens)
+        return await loop.run_in_executor(self._pool, self._encode, texts, add_special_tokens)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
@@ -86,9 +89,10 @@ class Tokenizer:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return [*self._before, *ids, *self._after] if add_special_tokens else ids
+    def _encode(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        before, after = (self._before, self._after) if add_special_tokens else ([], [])
+        return [[*before, *encoding.ids, *after] for encoding in encodings]
 
 
 def _read_backend(directory: Path, config: dict[str, Any]) -> Backend:

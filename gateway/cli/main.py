@@ -12,6 +12,7 @@ from gateway import __version__
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 COMMANDS = {
     "serve": "serve a model over HTTP, OpenAI-compatible",
+    "simulate": "try a workload, a policy or a GPU without one: the real scheduler, simulated time",
     "chat": "chat with a served model in the terminal",
     "version": "print the version",
 }

@@ -12,7 +12,7 @@ from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.generation import MAX_TOP_LOGPROBS, GenerationRequest, TokenId, check_generation
 from gateway.protocol.response import Usage
 
-MAX_PROMPTS = 1024  # in one request
+MAX_TOTAL_CHOICES = 1024  # prompts times n, in one request
 
 Prompt = str | list[int]
 
@@ -26,7 +26,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     prompt_embeds: Any = None
 
     def prompts(self) -> list[Prompt]:
-        """One prompt per element, text or token ids. Raises InvalidRequestError on a mixture."""
+        """One prompt per element, all text or all token ids. Raises InvalidRequestError on a mixture."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
@@ -51,12 +51,8 @@ def decode_completion(body: bytes) -> CompletionRequest:
     """Raises InvalidRequestError."""
     request = decode_json(_decoder, body)
     check_generation(request, ("suffix", "prompt_embeds"))
-    if (
-        isinstance(request.prompt, list)
-        and not isinstance(request.prompt[0], int)
-        and len(request.prompt) > MAX_PROMPTS
-    ):
-        raise InvalidRequestError(f"'prompt' holds more than {MAX_PROMPTS} prompts.", param="prompt")
+    if len(request.prompts()) * request.num_choices > MAX_TOTAL_CHOICES:
+        raise InvalidRequestError(f"'prompt' times 'n' makes more than {MAX_TOTAL_CHOICES} choices.", param="prompt")
     return request
 
 

@@ -14,7 +14,7 @@ from schedcore.types import SamplingParams
 MAX_CHOICES = 128  # n
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
-MAX_STOP_CHARACTERS = 1024  # of one stop string
+MAX_STOP_CHARACTERS = 256  # of one stop string
 
 Int32 = Annotated[int, Meta(ge=1 - 2**31, le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]

@@ -32,7 +32,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     with generation:
         if chat.stream:
             chunks = ChatChunks(head, chat, generation, services.tokenizer)
-            return await stream_response(request, generation, chunks, services.config.keepalive_ms / 1e3)
+            return await stream_response(request, generation, chunks)
         return json_response(_response(services, chat, head, generation, await generation.texts()))
 
 

@@ -34,7 +34,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     model = services.model_name(completion.model)
     services.ready_engine()
     prompts = completion.prompts()
-    wish = _wish(completion, [await _token_ids(services, prompt, completion) for prompt in prompts])
+    wish = _wish(completion, await _token_ids(services, prompts, completion))
     generation = prepare(services, completion, wish, tenant=record.tenant, arrived_at=record.arrived_at)
     record.generation = generation
     head = response_head("cmpl", model, generation)
@@ -42,15 +42,16 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     with generation:
         if completion.stream:
             chunks = CompletionChunks(head, completion, generation, services.tokenizer, echoes)
-            return await stream_response(request, generation, chunks, services.config.keepalive_ms / 1e3)
+            return await stream_response(request, generation, chunks)
         texts = await generation.texts()
         return json_response(_response(services, completion, head, generation, texts, echoes))
 
 
-async def _token_ids(services: Services, prompt: Prompt, completion: CompletionRequest) -> list[int]:
-    if isinstance(prompt, str):
-        return await services.tokenizer.encode(prompt, completion.add_special_tokens is not False)
-    return prompt
+async def _token_ids(services: Services, prompts: list[Prompt], completion: CompletionRequest) -> list[list[int]]:
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if not texts:
+        return [prompt for prompt in prompts if not isinstance(prompt, str)]
+    return await services.tokenizer.encode_all(texts, completion.add_special_tokens is not False)
 
 
 def _text(services: Services, prompt: Prompt) -> str:

@@ -99,6 +99,7 @@ BAD_REQUESTS = [
     completion("negative token", "prompt[0]", prompt=[-1]),
     completion("unknown token", "prompt", prompt=[99_999_999]),
     completion("too many prompts", "prompt", prompt=["a"] * 1025),
+    completion("too many choices", "prompt", prompt=["a"] * 100, n=100),
     completion("suffix", "suffix", suffix="the end"),
     completion("best_of more than n", "best_of", best_of=3),
     completion("too many logprobs", "logprobs", logprobs=21),

@@ -19,6 +19,9 @@ from schedcore.config import EngineConfig
 from schedcore.types import TokenDelta
 
 
+STEPS_BETWEEN_STATS = 50
+
+
 class FakeWorker:
     def __init__(self, endpoint: str, mode: str, step_ms: int) -> None:
         self._socket = zmq.Context().socket(zmq.ROUTER)
@@ -37,7 +40,8 @@ class FakeWorker:
                 self._on_message(wire.decode_to_engine(frame))
             elif self._steps.num_open:
                 self._say(self._steps.step())
-                self._socket.send_multipart([self._gateway, wire.encode(wire.Stats(self._steps.stats()))])
+                if not self._steps.num_open or self._steps.num_steps % STEPS_BETWEEN_STATS == 0:
+                    self._send(wire.encode(wire.Stats(self._steps.stats())))
 
     def _on_message(self, message: wire.ToEngine) -> None:
         match message:

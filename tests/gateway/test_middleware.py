@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -112,6 +113,17 @@ async def test_unexpected_failure_is_a_500_and_is_logged(
     assert (await response.json())["error"]["type"] == "server_error"
     assert "a bug" not in await response.text()
     assert "a bug in the engine client" in caplog.text
+
+
+@pytest.mark.parametrize("target", ["/%FF%FE", "/%00", "/a%0Ab", "/%ED%A0%80"])
+async def test_strange_paths_are_just_not_found(serve: Any, target: str, caplog: pytest.LogCaptureFixture) -> None:
+    client = await serve(FakeEngine())
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(f"GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+    assert b" 404 " in await reader.readline()
+    await reader.read()
+    writer.close()
+    assert "Traceback" not in caplog.text
 
 
 async def test_allowed_methods_are_named(serve: Any) -> None:

@@ -15,6 +15,7 @@ from fakes.byte_tokenizer import END
 from fakes.eventually import eventually
 from fakes.fake_engine import FakeEngine, saying
 from fakes.sse_reader import parse_events
+from gateway import streaming
 from gateway.services import SERVICES
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -153,6 +154,18 @@ async def test_slow_reader_delays_nobody_and_loses_nothing(serve: Any) -> None:
     events = parse_events(received.partition(b"\r\n\r\n")[2].decode())
     text = "".join(event["choices"][0]["delta"].get("content", "") for event in events[:-1])
     assert text == "abcdefghij" * (num_tokens // 10)
+
+
+async def test_client_that_stops_reading_is_cut_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "STALL_SECONDS", 0.1)
+    engine = FakeEngine(lambda request: [*b"abcdefghij"])
+    client = await serve(engine, request_timeout_ms=3000.0)
+    _, writer = await raw_stream(client, max_tokens=4000, logprobs=True, top_logprobs=20)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await eventually(lambda: engine.requests and engine.num_open == 0)
+    assert len(client.app[SERVICES].open) == 1
+    await eventually(lambda: len(client.app[SERVICES].open) == 0)
+    writer.transport.abort()
 
 
 async def test_streams_cut_off_at_random_end_exactly_once(serve: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -89,9 +89,9 @@ async def test_long_text_is_encoded_off_the_event_loop(tmp_path: Path) -> None:
     threads: list[str] = []
     encode = tokenizer._encode
 
-    def watched(text: str, add_special_tokens: bool) -> list[int]:
+    def watched(texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         threads.append(threading.current_thread().name)
-        return encode(text, add_special_tokens)
+        return encode(texts, add_special_tokens)
 
     tokenizer._encode = watched  # type: ignore[method-assign]
     long = "hello " * MAX_INLINE_CHARACTERS
