@@ -149,3 +149,42 @@ class MemoryForecast:
     def mean(self) -> float: ...
     def deviation(self) -> float: ...
     def reserve(self) -> int: ...
+
+# cpp/core/overlap_planner.h, thread_split.h
+
+class OverlapPlan:
+    @property
+    def recomputed_layers(self) -> int: ...
+    @property
+    def window(self) -> int: ...
+    @property
+    def loaded_kind(self) -> int:
+        """0 nothing, 1 KV, 2 hidden."""
+    @property
+    def workspace_layers(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+
+def paper_overlap(
+    recompute_base_seconds: float, recompute_layer_seconds: float, swap_layer_seconds: float
+) -> tuple[int, int, float]:
+    """Recomputed layers, swapped layers, bubble in seconds."""
+
+def plan_overlap(
+    num_layers: int,
+    *,
+    compute_seconds: float,
+    recompute_seconds: float,
+    load_kv_seconds: float,
+    load_hidden_seconds: float | None = None,
+    project_seconds: float = 0.0,
+) -> OverlapPlan: ...
+def split_threads(recompute_volume: float, decode_volume: float, total_threads: int) -> int: ...
+def fused_volumes(
+    lengths: Float64,
+    uncached_ratio: float,
+    hidden_size: float,
+    vocabulary: float,
+    recomputed_layers: int,
+    swapped_layers: int,
+) -> tuple[float, float]: ...

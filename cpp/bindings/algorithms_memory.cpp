@@ -1,10 +1,13 @@
 #include <pybind11/stl.h>
 
+#include <optional>
 #include <string>
 
 #include "algorithms.h"
 #include "memory_forecast.h"
+#include "overlap_planner.h"
 #include "partial_cache_solver.h"
+#include "thread_split.h"
 
 namespace py = pybind11;
 
@@ -70,9 +73,54 @@ void bind_forecast(py::module_& m) {
       .def("reserve", &MemoryForecast::reserve);
 }
 
+void bind_overlap(py::module_& m) {
+  m.def(
+      "paper_overlap",
+      [](double recompute_base_seconds, double recompute_layer_seconds, double swap_layer_seconds) {
+        const PaperOverlap best = paper_overlap(recompute_base_seconds, recompute_layer_seconds, swap_layer_seconds);
+        return py::make_tuple(best.recomputed_layers, best.swapped_layers, best.bubble_seconds);
+      },
+      py::arg("recompute_base_seconds"), py::arg("recompute_layer_seconds"), py::arg("swap_layer_seconds"));
+  py::class_<OverlapPlan>(m, "OverlapPlan")
+      .def_readonly("recomputed_layers", &OverlapPlan::recomputed_layers)
+      .def_readonly("window", &OverlapPlan::window)
+      .def_property_readonly("loaded_kind",
+                             [](const OverlapPlan& self) { return static_cast<int32_t>(self.loaded_kind); })
+      .def_readonly("workspace_layers", &OverlapPlan::workspace_layers)
+      .def_readonly("seconds", &OverlapPlan::seconds);
+  m.def(
+      "plan_overlap",
+      [](int32_t num_layers, double compute_seconds, double recompute_seconds, double load_kv_seconds,
+         std::optional<double> load_hidden_seconds, double project_seconds) {
+        require(num_layers >= 1, "num_layers must be at least 1");
+        return plan_overlap(num_layers,
+                            {compute_seconds, recompute_seconds, load_kv_seconds, load_hidden_seconds.value_or(0.0),
+                             project_seconds, load_hidden_seconds.has_value()});
+      },
+      py::arg("num_layers"), py::kw_only(), py::arg("compute_seconds"), py::arg("recompute_seconds"),
+      py::arg("load_kv_seconds"), py::arg("load_hidden_seconds") = py::none(), py::arg("project_seconds") = 0.0);
+  m.def("split_threads", &split_threads, py::arg("recompute_volume"), py::arg("decode_volume"),
+        py::arg("total_threads"));
+  m.def(
+      "fused_volumes",
+      [](const Array<double>& lengths, double uncached_ratio, double hidden_size, double vocabulary,
+         int32_t recomputed_layers, int32_t swapped_layers) {
+        FusedBatch batch{static_cast<double>(lengths.size()), 0.0, 0.0, uncached_ratio};
+        for (const double length : as_span(lengths)) {
+          batch.sum_lengths += length;
+          batch.sum_squares += length * length;
+        }
+        return py::make_tuple(recompute_volume(batch, hidden_size, vocabulary, recomputed_layers),
+                              decode_volume(batch, hidden_size, vocabulary, recomputed_layers + swapped_layers));
+      },
+      py::arg("lengths"), py::arg("uncached_ratio"), py::arg("hidden_size"), py::arg("vocabulary"),
+      py::arg("recomputed_layers"), py::arg("swapped_layers"));
+}
+
 }  // namespace
 
 void bind_memory(py::module_& m) {
+  bind_overlap(m);
   bind_partial_cache(m);
   bind_forecast(m);
 }
