@@ -62,19 +62,19 @@ $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "hocket needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.12"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=25.1"
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.venv pyproject.toml client/pyproject.toml constraints.txt
 	@echo "Installing dependencies (PyTorch is the large one) ..."
-	$(PIP) install -q -c constraints.txt --group build
+	$(PIP) install -qq -c constraints.txt --group build
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.runtime $(NATIVE_SOURCES)
 	@echo "Building the scheduling core and the kernels ..."
-	$(PIP) install -q -c constraints.txt --no-build-isolation -e client -e .
+	$(PIP) install -qq -c constraints.txt --no-build-isolation -e client -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.built pyproject.toml
-	$(PIP) install -q -c constraints.txt --group dev
+	$(PIP) install -qq -c constraints.txt --group dev
 	@touch $@
