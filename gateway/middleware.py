@@ -67,8 +67,10 @@ async def map_errors(request: web.Request, handler: Handler) -> web.StreamRespon
         return error_response(error)
     except web.HTTPException as error:
         return error_response(_from_http(request, error))
-    except (asyncio.CancelledError, ConnectionError):  # the client is gone
+    except asyncio.CancelledError:  # the client is gone, and its connection too
         raise
+    except ConnectionError:  # it went while something was written; aiohttp would log that as our failure
+        return web.Response(status=CLIENT_GONE)
     except Exception:
         _log.exception("Request %s failed", RequestRecord.of(request).id)
         return error_response(ServerError("The server failed; its log says why."))

@@ -67,10 +67,9 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--port", type=int, help=f"0 for any free one (default: {default.port})")
     group.add_argument(
         "--api-key",
-        nargs="+",
-        action="extend",
+        action="append",
         metavar="KEY",
-        help="ask clients for one of these keys; tenants share no cache (default: $HOCKET_API_KEY, or no key)",
+        help="ask clients for a key; repeatable, keys share no cache (default: $HOCKET_API_KEY, or none)",
     )
     group.add_argument(
         "--access-log", action=argparse.BooleanOptionalAction, help="one JSON line per request, without prompts"
@@ -80,10 +79,9 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
 def _add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--served-model-name",
-        nargs="+",
-        action="extend",
+        action="append",
         metavar="NAME",
-        help="names that requests may use (default: the model's)",
+        help="name that requests may use; repeatable (default: the model's)",
     )
     group.add_argument("--dtype", choices=DTYPES, help="of weights and cache (default: auto, the checkpoint's)")
     group.add_argument("--max-model-len", type=int, metavar="N", help="context length in tokens")
@@ -155,7 +153,7 @@ def read_file(path: Path, parser: argparse.ArgumentParser) -> dict[str, Any]:
         elif isinstance(value, bool):
             arguments.append(f"--{name}" if value else f"--no-{name}")
         elif isinstance(value, list):
-            arguments += [f"--{name}", *map(str, value)]
+            arguments += [f"--{name}={item}" for item in value]
         else:
             arguments.append(f"--{name}={value}")
     return vars(parser.parse_args(arguments))

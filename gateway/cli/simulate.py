@@ -23,7 +23,7 @@ from schedcore.simulation.arrivals import ArrivalProcess
 from schedcore.simulation.cost_model import find_cost
 from schedcore.simulation.engine import SimulatedEngine
 from schedcore.simulation.model_shape import MODEL_SHAPES, model_shape
-from schedcore.simulation.plots import save_plot
+from schedcore.simulation.plots import check_format, save_plot
 from schedcore.simulation.report import ClassReport, Distribution, Report, make_report
 from schedcore.simulation.simulator import SimulationResult, simulate
 from schedcore.simulation.token_ids import Prompts
@@ -120,11 +120,13 @@ def _value(text: str) -> bool | int | float | str:
 def run(args: argparse.Namespace) -> int:
     """The exit status."""
     try:
+        if args.plot is not None:
+            check_format(args.plot)
         results = run_all(args)
         reports = {name: make_report(result) for name, result in results.items()}
         if args.plot is not None:
             save_plot(results, args.plot)
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"hocket simulate: {error}", file=sys.stderr)
         return 1
     if args.json:
@@ -136,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_all(args: argparse.Namespace) -> dict[str, SimulationResult]:
-    """One result per policy. Raises ValueError, TypeError, OSError."""
+    """One result per policy. Raises ValueError, OSError."""
     shape = model_shape(args.model)
     engine = SimulatedEngine(
         model=shape,

@@ -13,5 +13,5 @@ KEY = "test-key"
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("server"), "--api-key", KEY, "another-key") as running:
+    with serving(tmp_path_factory.mktemp("server"), "--api-key", KEY, "--api-key", "another-key") as running:
         yield running

@@ -126,6 +126,19 @@ async def test_strange_paths_are_just_not_found(serve: Any, target: str, caplog:
     assert "Traceback" not in caplog.text
 
 
+async def test_client_that_goes_while_something_is_written_is_no_failure(
+    serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone(request: Any) -> Any:
+        raise ConnectionResetError("Cannot write to closing transport")
+
+    client = await serve(FakeEngine(gone), enable_access_log=False)
+    with caplog.at_level(logging.INFO):
+        response = await client.post(CHAT, json={"messages": HELLO, "stream": True})
+    assert response.status == 499
+    assert not caplog.records
+
+
 async def test_allowed_methods_are_named(serve: Any) -> None:
     response = await (await serve(FakeEngine())).get(CHAT)
     assert response.status == 405

@@ -62,8 +62,17 @@ def test_flags_of_vllm_reach_the_engine() -> None:
 
 def test_flags_reach_the_gateway() -> None:
     config = gateway(
-        *("--host", "0.0.0.0", "--port", "9", "--api-key", "a", "b", "--api-key", "c", "--no-access-log"),
-        *("--served-model-name", "x", "y", "--request-timeout-ms", "50", "--ttft-target-ms", "200"),
+        *("--host", "0.0.0.0", "--port", "9", "--api-key", "a", "--api-key", "b", "--api-key", "c", "--no-access-log"),
+        *(
+            "--served-model-name",
+            "x",
+            "--served-model-name",
+            "y",
+            "--request-timeout-ms",
+            "50",
+            "--ttft-target-ms",
+            "200",
+        ),
     )
     assert config == GatewayConfig(
         host="0.0.0.0",
@@ -79,6 +88,10 @@ def test_flags_reach_the_gateway() -> None:
 def test_keys_of_the_command_line_replace_those_of_the_environment() -> None:
     assert gateway(keys=("env",)).api_keys == ("env",)
     assert gateway("--api-key", "flag", keys=("env",)).api_keys == ("flag",)
+
+
+def test_a_model_after_a_key_is_no_second_key() -> None:
+    assert parsed("--api-key", "secret", "my/model") == {"api_key": ["secret"], "model": "my/model"}
 
 
 def test_every_option_ends_up_in_a_configuration() -> None:

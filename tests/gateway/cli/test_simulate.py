@@ -94,7 +94,7 @@ def test_a_plot_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
         (["--lengths", "10:10"], "needs --arrivals"),
         (["--lengths", "0:10", "--arrivals", "poisson:1"], "at least one"),
         (["--lengths", "10:10", "--arrivals", "poisson:1", "--policy", "nonsense"], "policy"),
-        (["--lengths", "10:10", "--arrivals", "poisson:1", "--policy", "fcfs:no_such=1"], "no_such|argument"),
+        (["--lengths", "10:10", "--arrivals", "poisson:1", "--policy", "fcfs:no_such=1"], "no_such=1"),
         (["--lengths", "10:10", "--arrivals", "poisson:1", "--gpu", "tpu"], "latency profile"),
         (["--lengths", "10:10", "--arrivals", "poisson:1", "--memory", "10G"], "weights"),
         (["--lengths", "10:10", "--arrivals", "poisson:1", "--plot", "out.txt"], "svg"),
@@ -109,7 +109,7 @@ def test_what_cannot_be_simulated_is_said_in_one_line(
     assert not out
     *_, last = err.strip().splitlines()
     assert last.startswith("hocket simulate: ")
-    assert any(part in last for part in message.split("|")), err
+    assert message in last
 
 
 @pytest.mark.parametrize("option", [["--arrivals", "often"], ["--policy", "fcfs:broken"], ["--num-requests", "0"]])
