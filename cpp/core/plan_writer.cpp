@@ -25,6 +25,7 @@ void PlanWriter::write(const RequestTable& requests, std::span<const Slot> runni
     num_tokens += num_scheduled;
     (requests.num_uncomputed_tokens(slot) == 1 ? seq_slots_ : prefills_).push_back(slot);
   }
+  const size_t num_decodes = seq_slots_.size();
   seq_slots_.insert(seq_slots_.end(), prefills_.begin(), prefills_.end());
 
   const size_t num_seqs = seq_slots_.size();
@@ -35,33 +36,42 @@ void PlanWriter::write(const RequestTable& requests, std::span<const Slot> runni
   plan->rows.resize(num_seqs);
   plan->query_start.resize(num_seqs + 1);
   plan->seq_lens.resize(num_seqs);
-  plan->sample_seqs.clear();
-
-  int32_t start = 0;
+  plan->sample_seqs.resize(num_decodes);
   plan->query_start[0] = 0;
-  for (size_t s = 0; s < num_seqs; ++s) {
-    const Slot slot = seq_slots_[s];
-    const int32_t begin = requests.num_computed_tokens[slot];
-    const int32_t num_scheduled = requests.num_scheduled_tokens[slot];
-    const int32_t end = begin + num_scheduled;
-    const Row row = requests.row[slot];
-    const int32_t* tokens = requests.tokens[slot].get();
-    if (num_scheduled == 1) {
-      plan->token_ids[start] = tokens[begin];
-      plan->positions[start] = begin;
-      plan->token_row[start] = row;
-    } else {
-      std::copy(tokens + begin, tokens + end, plan->token_ids.begin() + start);
-      std::iota(plan->positions.begin() + start, plan->positions.begin() + start + num_scheduled, begin);
-      std::fill_n(plan->token_row.begin() + start, num_scheduled, row);
-    }
-    start += num_scheduled;
-    plan->request_ids[s] = requests.id[slot];
-    plan->rows[s] = row;
-    plan->query_start[s + 1] = start;
-    plan->seq_lens[s] = end;
-    if (end == requests.num_tokens[slot]) plan->sample_seqs.push_back(static_cast<int32_t>(s));
-  }
+  for (size_t s = 0; s < num_decodes; ++s) write_decode(requests, s, plan);
+  for (size_t s = num_decodes; s < num_seqs; ++s) write_chunk(requests, s, plan);
+}
+
+void PlanWriter::write_decode(const RequestTable& requests, size_t s, BatchPlan* plan) const {
+  const Slot slot = seq_slots_[s];
+  const int32_t position = requests.num_computed_tokens[slot];
+  const Row row = requests.row[slot];
+  const auto index = static_cast<int32_t>(s);
+  plan->token_ids[s] = requests.last_token[slot];
+  plan->positions[s] = position;
+  plan->token_row[s] = row;
+  plan->request_ids[s] = requests.id[slot];
+  plan->rows[s] = row;
+  plan->query_start[s + 1] = index + 1;
+  plan->seq_lens[s] = position + 1;
+  plan->sample_seqs[s] = index;
+}
+
+void PlanWriter::write_chunk(const RequestTable& requests, size_t s, BatchPlan* plan) const {
+  const Slot slot = seq_slots_[s];
+  const int32_t start = plan->query_start[s];
+  const int32_t begin = requests.num_computed_tokens[slot];
+  const int32_t num_scheduled = requests.num_scheduled_tokens[slot];
+  const int32_t end = begin + num_scheduled;
+  const auto chunk = requests.known_tokens(slot).subspan(begin, num_scheduled);
+  std::copy(chunk.begin(), chunk.end(), plan->token_ids.begin() + start);
+  std::iota(plan->positions.begin() + start, plan->positions.begin() + start + num_scheduled, begin);
+  std::fill_n(plan->token_row.begin() + start, num_scheduled, requests.row[slot]);
+  plan->request_ids[s] = requests.id[slot];
+  plan->rows[s] = requests.row[slot];
+  plan->query_start[s + 1] = start + num_scheduled;
+  plan->seq_lens[s] = end;
+  if (end == requests.num_tokens[slot]) plan->sample_seqs.push_back(static_cast<int32_t>(s));
 }
 
 }  // namespace hocket

@@ -4,6 +4,7 @@
 // decodes for as long as it runs. Thread safety: none. No allocation once reserve() has seen the largest step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -25,6 +26,9 @@ class PlanWriter {
   std::span<const Slot> seq_slots() const { return seq_slots_; }
 
  private:
+  void write_decode(const RequestTable& requests, size_t s, BatchPlan* plan) const;
+  void write_chunk(const RequestTable& requests, size_t s, BatchPlan* plan) const;
+
   std::vector<Slot> seq_slots_;
   std::vector<Slot> prefills_;  // scratch
 };

@@ -13,7 +13,8 @@ Slot RequestTable::take_slot() {
   const auto grow = [](auto&... arrays) { (arrays.emplace_back(), ...); };
   grow(id, sequence, num_prompt_tokens, max_total_tokens, min_total_tokens, stop_mask, stop_token_ids, cache_salt);
   grow(request_class, priority, arrival_time, ttft_target, itl_target);
-  grow(state, is_aborted, row, num_tokens, num_computed_tokens, num_scheduled_tokens, num_cached_tokens, tokens);
+  grow(state, is_aborted, row, num_tokens, last_token, num_computed_tokens, num_scheduled_tokens, num_cached_tokens,
+       tokens);
   free_slots.reserve(id.size());
   return num_slots() - 1;
 }
@@ -44,6 +45,7 @@ Slot RequestTable::add(const RequestSpec& spec, int32_t max_model_len) {
   is_aborted[slot] = 0;
   row[slot] = kNone;
   num_tokens[slot] = num_prompt;
+  last_token[slot] = spec.prompt.back();
   num_computed_tokens[slot] = 0;
   num_scheduled_tokens[slot] = 0;
   num_cached_tokens[slot] = kNone;

@@ -74,7 +74,10 @@ struct RequestTable {
   int32_t num_output_tokens(Slot slot) const { return num_tokens[slot] - num_prompt_tokens[slot]; }
   int32_t num_uncomputed_tokens(Slot slot) const { return num_tokens[slot] - num_computed_tokens[slot]; }
 
-  void append_token(Slot slot, int32_t token) { tokens[slot][num_tokens[slot]++] = token; }
+  void append_token(Slot slot, int32_t token) {
+    tokens[slot][num_tokens[slot]++] = token;
+    last_token[slot] = token;
+  }
 
   // Why the request ends with the token appended last, or kNone. A stop token counts from min_tokens output tokens on.
   FinishReason finish_reason(Slot slot, int32_t last_token) const;
@@ -101,6 +104,7 @@ struct RequestTable {
   std::vector<uint8_t> is_aborted;  // ends at the commit of the open plan
   std::vector<Row> row;             // kNone unless running
   std::vector<int32_t> num_tokens;
+  std::vector<int32_t> last_token;  // = tokens[num_tokens - 1]: a decode reads it without missing the cache
   std::vector<int32_t> num_computed_tokens;
   std::vector<int32_t> num_scheduled_tokens;
   std::vector<int32_t> num_cached_tokens;  // prompt tokens that were cached at the first admission; kNone before

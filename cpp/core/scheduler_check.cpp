@@ -44,6 +44,7 @@ void Scheduler::check_request(Slot slot) const {
   const int32_t num_tokens = requests_.num_tokens[slot];
   HOCKET_CHECK(num_computed >= 0 && num_scheduled >= 0 && num_computed + num_scheduled <= num_tokens,
                "a request has more tokens computed than known");
+  HOCKET_CHECK(requests_.known_tokens(slot).back() == requests_.last_token[slot], "a request's last token is another");
   HOCKET_CHECK(num_computed < num_tokens, "a live request has nothing left to compute");
   HOCKET_CHECK(num_tokens < requests_.max_total_tokens[slot], "a live request has reached its length");
   HOCKET_CHECK(is_open_ || (num_scheduled == 0 && !requests_.is_aborted[slot]), "a closed step left traces");
