@@ -5,7 +5,7 @@
 // answer out: it looks up the prefix cache, allocates, evicts, preempts, and cuts grants to what tokens and memory are
 // left. A policy may therefore promise too much; it can never break an invariant.
 //
-// One policy per file. A new one is a class behind these three questions and a line in make_policy().
+// One policy per file. A new one is a class behind these four questions and a line in make_policy().
 //
 // Thread safety: none.
 #pragma once
@@ -38,8 +38,9 @@ struct Grant {
   bool is_admission;  // the request is waiting
 };
 
-// Offered in this order until the step's tokens are spent. The first admission that does not fit, or that would overtake
-// a request preempted in this step, closes admission for the step, so that a large request is not overtaken for ever.
+// Offered in this order until the step's tokens are spent. The first admission that does not fit, or that would
+// overtake a request preempted in this step, closes admission for the step, so that a large request is not overtaken
+// for ever.
 struct Composition {
   std::vector<Grant> grants;
 };
@@ -55,10 +56,13 @@ class Policy {
   // Appends the step's grants, each request at most once. Waiting requests beyond the first max_num_tokens need none.
   virtual void compose(const Snapshot& snapshot, Composition* composition) = 0;
 
-  // Appends the running requests that may be preempted for `needy`, first to go first.
+  // Appends the running requests that may be preempted for `needy`, in any order.
   // If `needy` is running, it is among them: at its turn it gives way itself, and somebody always runs on.
   // If it is waiting, they are those that it may displace, for memory or for a row.
   virtual void victims(const Snapshot& snapshot, Slot needy, std::vector<Slot>* victims) const = 0;
+
+  // Whether victim `a` goes before victim `b`. A strict total order over running requests.
+  virtual bool yields_before(const RequestTable& requests, Slot a, Slot b) const = 0;
 };
 
 // The policy of that name: "fcfs", "priority". Throws std::invalid_argument for any other.

@@ -36,9 +36,10 @@ class FcfsPolicy final : public Policy {
 
   void victims(const Snapshot& snapshot, Slot needy, std::vector<Slot>* victims) const override {
     if (snapshot.requests.state[needy] == RequestState::kWaiting) return;
-    const auto begin = victims->insert(victims->end(), snapshot.running.begin(), snapshot.running.end());
-    std::sort(begin, victims->end(), [&](Slot a, Slot b) { return precedes(snapshot.requests, b, a); });
+    victims->insert(victims->end(), snapshot.running.begin(), snapshot.running.end());
   }
+
+  bool yields_before(const RequestTable& requests, Slot a, Slot b) const override { return precedes(requests, b, a); }
 
  private:
   std::vector<Grant> prefills_;  // scratch

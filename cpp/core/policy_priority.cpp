@@ -46,12 +46,12 @@ class PriorityPolicy final : public Policy {
   void victims(const Snapshot& snapshot, Slot needy, std::vector<Slot>* victims) const override {
     const RequestTable& requests = snapshot.requests;
     const bool is_waiting = requests.state[needy] == RequestState::kWaiting;
-    const auto num_before = static_cast<ptrdiff_t>(victims->size());
     for (const Slot slot : snapshot.running) {
       if (!is_waiting || requests.priority[slot] > requests.priority[needy]) victims->push_back(slot);
     }
-    std::sort(victims->begin() + num_before, victims->end(), [&](Slot a, Slot b) { return precedes(requests, b, a); });
   }
+
+  bool yields_before(const RequestTable& requests, Slot a, Slot b) const override { return precedes(requests, b, a); }
 
  private:
   std::vector<Grant> prefills_;    // scratch

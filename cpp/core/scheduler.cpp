@@ -132,14 +132,28 @@ void Scheduler::grant_running(Slot slot, int32_t max_tokens) {
 
 // False if it was the request's own turn to give way.
 bool Scheduler::grow_by_preemption(Slot slot, int32_t num_tokens) {
-  victims_.clear();
-  policy_->victims(snapshot(), slot, &victims_);
-  for (const Slot victim : victims_) {
+  collect_victims(slot);
+  while (!victims_.empty()) {
+    const Slot victim = take_victim();
     preempt(victim);
     if (victim == slot) return false;
     if (memory_.grow(requests_.row[slot], num_tokens)) return true;
   }
   HOCKET_CHECK(false, "the policy did not name the request itself among the victims");
+}
+
+// victims_ is a heap with the next to go on top: few of many are ever needed.
+void Scheduler::collect_victims(Slot needy) {
+  victims_.clear();
+  policy_->victims(snapshot(), needy, &victims_);
+  std::ranges::make_heap(victims_, [&](Slot a, Slot b) { return policy_->yields_before(requests_, b, a); });
+}
+
+Slot Scheduler::take_victim() {
+  std::ranges::pop_heap(victims_, [&](Slot a, Slot b) { return policy_->yields_before(requests_, b, a); });
+  const Slot victim = victims_.back();
+  victims_.pop_back();
+  return victim;
 }
 
 // Whether a request preempted in this step has its place before the waiting `slot`. The policy did not know it waits.
@@ -167,17 +181,17 @@ bool Scheduler::admit(Slot slot, int32_t max_tokens) {
 bool Scheduler::make_room(Slot slot) {
   const auto num_running = static_cast<int32_t>(running_.size());
   if (memory_.fits(num_running)) return true;
-  victims_.clear();
-  policy_->victims(snapshot(), slot, &victims_);
-  size_t num_victims = 0;
+  collect_victims(slot);
+  displaced_.clear();
   bool is_enough = false;
-  while (!is_enough && num_victims < victims_.size()) {
-    memory_.withhold(requests_.row[victims_[num_victims++]]);
+  while (!is_enough && !victims_.empty()) {
+    displaced_.push_back(take_victim());
+    memory_.withhold(requests_.row[displaced_.back()]);
     is_enough = memory_.fits(num_running);
   }
-  for (size_t i = 0; i < num_victims; ++i) memory_.restore(requests_.row[victims_[i]]);
+  for (const Slot victim : displaced_) memory_.restore(requests_.row[victim]);
   if (!is_enough) return false;
-  for (size_t i = 0; i < num_victims; ++i) preempt(victims_[i]);
+  for (const Slot victim : displaced_) preempt(victim);
   return true;
 }
 

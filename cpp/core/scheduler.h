@@ -90,6 +90,8 @@ class Scheduler {
 
   void grant_running(Slot slot, int32_t max_tokens);
   bool grow_by_preemption(Slot slot, int32_t num_tokens);
+  void collect_victims(Slot needy);
+  Slot take_victim();
   bool overtakes_preempted(Slot slot) const;
   bool admit(Slot slot, int32_t max_tokens);
   bool make_room(Slot slot);
@@ -124,9 +126,10 @@ class Scheduler {
 
   SchedulerCounters counters_;
 
-  // Scratch, empty between calls
+  // Scratch
   Composition composition_;
   std::vector<Slot> victims_;
+  std::vector<Slot> displaced_;
 };
 
 }  // namespace hocket

@@ -54,6 +54,7 @@ struct World {
   Names victims(const std::string& needy) {
     Slots slots;
     policy->victims(snapshot(), static_cast<Slot>(std::ranges::find(names, needy) - names.begin()), &slots);
+    std::ranges::sort(slots, [&](Slot a, Slot b) { return policy->yields_before(table, a, b); });
     Names result;
     for (const Slot slot : slots) result.push_back(names[slot]);
     return result;
