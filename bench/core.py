@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 
@@ -41,10 +42,11 @@ class Timing:
 def decoding_scheduler(num_running: int, num_steps: int, policy: str, num_layers: int) -> Scheduler:
     """All requests admitted, their prompts computed, with memory for `num_steps` more tokens each."""
     max_model_len = PROMPT_TOKENS + num_running + WARMUP_STEPS + num_steps + 64
-    shape = {"num_layers": num_layers, "max_num_seqs": num_running, "max_model_len": max_model_len, "policy": policy}
-    one = SchedulerConfig(num_units=2 * num_layers, **shape)
-    num_units = num_running * (one.max_blocks_per_seq + 1) * one.units_per_block
-    scheduler = Scheduler(SchedulerConfig(num_units=num_units, **shape))
+    shape = partial(
+        SchedulerConfig, num_layers=num_layers, max_num_seqs=num_running, max_model_len=max_model_len, policy=policy
+    )
+    one = shape(num_units=2 * num_layers)
+    scheduler = Scheduler(shape(num_units=num_running * (one.max_blocks_per_seq + 2) * one.units_per_block))
     rng = np.random.default_rng(0)
     for request_id in range(num_running):
         prompt = rng.integers(0, 32000, PROMPT_TOKENS, dtype=np.int32)
@@ -76,11 +78,8 @@ def measure(num_running: int, num_steps: int, policy: str, num_layers: int) -> T
         lap[3] = clock()
     assert plan.num_seqs == num_running
     schedule, views, commit = np.diff(laps[WARMUP_STEPS:], axis=1).T / 1000
-    return Timing(
-        num_running,
-        *(float(np.percentile(part, q)) for part in (schedule, commit) for q in (50, 99)),
-        float(np.median(views)),
-    )
+    (s50, s99), (c50, c99), (v50, _) = (np.percentile(part, (50, 99)).tolist() for part in (schedule, commit, views))
+    return Timing(num_running, s50, s99, c50, c99, v50)
 
 
 def table(timings: list[Timing]) -> str:
