@@ -24,9 +24,9 @@ class CoreError(RuntimeError):
 class AddStatus:
     OK: AddStatus
     QUEUE_FULL: AddStatus
-    TOO_LONG: AddStatus  # prompt + 1 exceeds max_model_len, or the whole pool
+    TOO_LONG: AddStatus  # could never be computed: see Scheduler::add_request in cpp/core/scheduler.h
     DUPLICATE_ID: AddStatus
-    INVALID: AddStatus  # empty prompt, max_tokens < 1, negative token id
+    INVALID: AddStatus  # empty prompt, negative token id, max_tokens < 1, min_tokens < 0, unknown class, arrival not finite
 
 class SchedulerConfig:
     def __init__(
