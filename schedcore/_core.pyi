@@ -26,7 +26,7 @@ class AddStatus:
     QUEUE_FULL: AddStatus
     TOO_LONG: AddStatus  # could never be computed: see Scheduler::add_request in cpp/core/scheduler.h
     DUPLICATE_ID: AddStatus
-    INVALID: AddStatus  # empty prompt, negative token id, max_tokens < 1, min_tokens < 0, unknown class, arrival not finite
+    INVALID: AddStatus  # empty prompt, negative token id, max_tokens < 1, min_tokens < 0, bad class or arrival
 
 class SchedulerConfig:
     def __init__(
