@@ -52,6 +52,7 @@ void bind_algorithms(py::module_& core) {
   bind_knapsack(m);
   bind_latency(m);
   bind_memory(m);
+  bind_offline(m);
 }
 
 }  // namespace hocket

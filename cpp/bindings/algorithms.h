@@ -36,5 +36,6 @@ void bind_algorithms(pybind11::module_& core);
 void bind_knapsack(pybind11::module_& m);
 void bind_latency(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
+void bind_offline(pybind11::module_& m);
 
 }  // namespace hocket
