@@ -3,6 +3,7 @@
 #include "algorithms.h"
 #include "bindings.h"
 #include "check.h"
+#include "simulation_binding.h"
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "The C++ scheduling core. See _core.pyi.";
@@ -17,4 +18,5 @@ PYBIND11_MODULE(_core, module) {
   hocket::bind_plan(module);
   hocket::bind_scheduler(module);
   hocket::bind_algorithms(module);
+  hocket::bind_simulation(module);
 }
