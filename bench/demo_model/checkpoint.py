@@ -84,6 +84,6 @@ def _json_files(shape: Shape, tokenizer: Tokenizer) -> dict[str, dict[str, objec
     }  # fmt: skip
     return {
         "config.json": config,
-        "generation_config.json": {**ids, "do_sample": False},
+        "generation_config.json": {**ids, "do_sample": True, "temperature": 0.3},
         "tokenizer_config.json": tokenizer_config,
     }
