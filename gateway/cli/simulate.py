@@ -62,7 +62,10 @@ def _add_workload_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--think-s", type=_seconds, default=10.0, help="mean pause between turns (default: 10)")
     group.add_argument("--jitter-s", type=_seconds, default=0.0, help="spread recorded times by up to so much")
     group.add_argument(
-        "--offline", type=Path, metavar="FILE", help="a trace whose requests wait from the start, as offline work"
+        "--offline",
+        type=Path,
+        metavar="FILE",
+        help="a trace whose requests wait from the start, as offline work of priority 1 (online: 0)",
     )
     group.add_argument("--ttft-ms", type=float, metavar="MS", help="target of online requests")
     group.add_argument("--itl-ms", type=float, metavar="MS", help="target of online requests")
@@ -167,7 +170,7 @@ def make_run_workload(args: argparse.Namespace, context_length: int) -> Workload
     workload = online_workload(args, context_length).with_targets(args.ttft_ms, args.itl_ms)
     if args.offline is not None:
         pool = fitting(read_trace(args.offline), context_length).batch_workload()
-        workload = workload.merged(pool.with_class(RequestClass.OFFLINE))
+        workload = workload.merged(pool.with_class(RequestClass.OFFLINE).with_priority(1))
     if not len(workload):
         raise ValueError("no request is left to simulate")
     return workload

@@ -52,6 +52,9 @@ class Workload:
     def with_class(self, request_class: RequestClass) -> Workload:
         return replace(self, request_class=np.full(len(self), request_class, np.uint8))
 
+    def with_priority(self, priority: int) -> Workload:
+        return replace(self, priority=np.full(len(self), priority, np.int64))
+
     def with_targets(self, ttft_ms: float | None, itl_ms: float | None) -> Workload:
         """The same targets for every request; None for no target."""
         return replace(

@@ -63,6 +63,13 @@ def test_offline_work_waits_from_the_start(capsys: pytest.CaptureFixture[str]) -
     assert found["classes"][1]["slo_attainment_ratio"] is None
 
 
+def test_under_policy_priority_online_requests_go_before_offline_work(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--lengths", "100:10", "--arrivals", "poisson:5", "--num-requests", "20", "--max-num-seqs", "2"]
+    found = reports(capsys, *arguments, "--offline", MOONCAKE, "--policy", "fcfs", "--policy", "priority")
+    ttft = {policy: report["classes"][0]["ttft_ms"]["p99"] for policy, report in found.items()}
+    assert ttft["priority"] < ttft["fcfs"] / 2
+
+
 def test_sessions_with_arrivals_of_their_own_find_their_history_cached(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--trace", MOONCAKE, "--arrivals", "poisson:1", "--think-s", "1", "--max-model-len", "16384"]
     with_cache = reports(capsys, *arguments)["fcfs"]["classes"][0]
