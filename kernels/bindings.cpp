@@ -140,6 +140,24 @@ void paged_attention(Pointer out, Pointer q, const Step& step, int64_t layer, in
   HOCKET_LAUNCH(paged_attention, args, stream);
 }
 
+int64_t workspace_bytes(const Step& step, int64_t num_heads, int dtype, int64_t stream) {
+#ifdef HOCKET_HAS_CUDA
+  if (stream == kCpu) return 0;
+  PagedAttentionArgs args{};
+  args.pool = step.pool;
+  args.num_tokens = step.num_tokens;
+  args.num_seqs = step.num_seqs;
+  args.num_heads = num_heads;
+  args.max_query_len = step.max_query_len;
+  args.max_seq_len = step.max_seq_len;
+  args.dtype = static_cast<DType>(dtype);
+  return paged_attention_workspace_bytes(args);
+#else
+  static_cast<void>(step), static_cast<void>(num_heads), static_cast<void>(dtype), static_cast<void>(stream);
+  return 0;
+#endif
+}
+
 void linear(Pointer out, Pointer x, Pointer packed, Pointer bias, int64_t num_tokens, int64_t in_features,
             int64_t out_features, int64_t x_stride, int64_t panel_width, int dtype) {
   check(linear_cpu({static_cast<float*>(to_pointer(out)), to_const<float>(x), to_pointer(packed), to_const<float>(bias),
@@ -168,13 +186,14 @@ PYBIND11_MODULE(_kernels, m) {
   m.attr("has_cuda") = false;
 #endif
 
-  py::class_<PagedPool>(m, "PagedPool").def(py::init(&make_pool));
-  py::class_<Step>(m, "Step").def(py::init(&make_step));
+  py::class_<PagedPool>(m, "PagedPool", py::module_local()).def(py::init(&make_pool));
+  py::class_<Step>(m, "Step", py::module_local()).def(py::init(&make_step));
 
   m.def("rms_norm", &rms_norm, no_lock);
   m.def("silu_mul", &silu_mul, no_lock);
   m.def("rope_kv_write", &rope_kv_write, no_lock);
   m.def("paged_attention", &paged_attention, no_lock);
+  m.def("paged_attention_workspace_bytes", &workspace_bytes);
   m.def("linear", &linear, no_lock);
   m.def("linear_panel_width", &linear_panel_width);
 

@@ -86,6 +86,7 @@ def paged_attention(
     stream: int,
     /,
 ) -> None: ...
+def paged_attention_workspace_bytes(step: Step, num_heads: int, dtype: int, stream: int, /) -> int: ...
 def linear(
     out: int,
     x: int,

@@ -127,10 +127,15 @@ def paged_attention(
     step = _step(batch, pool)
     _, num_heads, _, q_stride = match("q[T,n,d|s,d,1]", q)
     step.check(q, step.num_kv_heads, 0)
+    stream = _stream(q)
+    workspace = None
+    if stream != _CPU:
+        num_bytes = _kernels.paged_attention_workspace_bytes(step.native, num_heads, dtype, stream)
+        workspace = torch.empty(num_bytes, dtype=torch.uint8, device=q.device)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     _kernels.paged_attention(
-        out.data_ptr(), q.data_ptr(), step.native, layer, num_heads, q_stride, sliding_window, scale, dtype, 0,
-        _stream(q),
+        out.data_ptr(), q.data_ptr(), step.native, layer, num_heads, q_stride, sliding_window, scale, dtype,
+        0 if workspace is None else workspace.data_ptr(), stream,
     )  # fmt: skip
     return out
 

@@ -1,4 +1,6 @@
-"""Every kernel test runs on every instruction set that this machine has, with one thread and with two, and on CUDA."""
+"""Every kernel test runs on every instruction set that this machine has, with one thread and with two, and on CUDA
+where there is a device. So that the CUDA kernels are tested everywhere, also on the emulation in cuda_emulation/.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from worker import _kernels
-
-
-def _has_isa(name: str) -> bool:
-    before = _kernels.isa()
-    try:
-        _kernels.set_isa(name)
-    except ValueError:
-        return False
-    _kernels.set_isa(before)
-    return True
-
+from fakes.kernel_device import KernelDevice, has_isa
 
 CPU_VARIANTS = [("generic", 2), ("avx2", 1), ("avx2", 2), ("avx2_w16", 2), ("avx512", 1), ("avx512", 2)]
-CPU_VARIANTS = [(isa, num_threads) for isa, num_threads in CPU_VARIANTS if _has_isa(isa)]
+CPU_DEVICES = [KernelDevice(isa, num_threads) for isa, num_threads in CPU_VARIANTS if has_isa(isa)]
+CUDA_DEVICES = [KernelDevice("emulated"), pytest.param(KernelDevice("cuda"), marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(autouse=True)
@@ -33,21 +25,13 @@ def _quiet_torch() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(
-    params=[*CPU_VARIANTS, pytest.param("cuda", marks=pytest.mark.gpu)],
-    ids=lambda p: p if isinstance(p, str) else f"{p[0]}-{p[1]}",
-)
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The device to put tensors on; on CPU with one instruction set and number of threads chosen."""
-    if request.param == "cuda":
-        if not (torch.cuda.is_available() and _kernels.has_cuda):
-            pytest.skip("needs a CUDA device and kernels built for it")
-        yield "cuda"
-        return
-    isa, num_threads = request.param
-    isa_before, threads_before = _kernels.isa(), _kernels.num_threads()
-    _kernels.set_isa(isa)
-    _kernels.set_num_threads(num_threads)
-    yield "cpu"
-    _kernels.set_isa(isa_before)
-    _kernels.set_num_threads(threads_before)
+@pytest.fixture(params=[*CPU_DEVICES, *CUDA_DEVICES], ids=str)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelDevice]:
+    with request.param.chosen(monkeypatch):
+        yield request.param
+
+
+@pytest.fixture(params=CPU_DEVICES, ids=str)
+def cpu_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelDevice]:
+    with request.param.chosen(monkeypatch):
+        yield request.param

@@ -11,10 +11,7 @@ WEIGHT_DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 ragged = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@pytest.fixture(autouse=True)
-def _cpu_only(device: str) -> None:
-    if device != "cpu":
-        pytest.skip("a CPU kernel; other devices use their own library")
+pytestmark = pytest.mark.usefixtures("cpu_device")  # other devices use their own library
 
 
 def assert_equals_twin(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:

@@ -5,6 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fakes.kernel_device import KernelDevice
 from fakes.paged_batch import Sequence, make_paged_batch
 from worker import ops, ops_reference
 
@@ -19,17 +20,18 @@ MIXED = [Sequence(1, 70), Sequence(1, 1), Sequence(2, 40), Sequence(33, 33), Seq
 
 def assert_equals_twin(
     sequences: list[Sequence],
-    device: str,
+    device: KernelDevice,
     num_heads: int,
     layer: int = 0,
     gap: int = 0,
     sliding_window: int = 0,
     **shape: object,
 ) -> None:
-    paged = make_paged_batch(sequences, device=device, **shape)  # type: ignore[arg-type]
-    dtype = torch.float32 if device == "cpu" else paged.pool.data.dtype
+    paged = make_paged_batch(sequences, device=device.torch_name, **shape)  # type: ignore[arg-type]
+    dtype = device.activation_dtype(paged.pool.data.dtype)
     head_dim = paged.pool.head_dim
-    fused = torch.randn(paged.num_tokens, num_heads * head_dim + gap, device=device).to(dtype)
+    device.skip_if_too_slow(sum(s.num_queries * s.seq_len for s in sequences) * num_heads * head_dim)
+    fused = torch.randn(paged.num_tokens, num_heads * head_dim + gap, device=device.torch_name).to(dtype)
     q = fused[:, : num_heads * head_dim].unflatten(1, (num_heads, head_dim))
     scale = head_dim**-0.5
     out = ops.paged_attention(q, paged.batch, paged.pool, layer, scale, sliding_window)
@@ -45,7 +47,7 @@ def assert_equals_twin(
     [(8, 4, 32), (12, 12, 64), (14, 2, 64), (4, 1, 128), (8, 1, 96), (3, 3, 80), (2, 2, 256), (4, 2, 8), (6, 2, 16)],
 )
 def test_equals_its_twin(
-    device: str,
+    device: KernelDevice,
     pool_dtype: torch.dtype,
     sequences: list[Sequence],
     num_heads: int,
@@ -57,7 +59,7 @@ def test_equals_its_twin(
 
 @pytest.mark.parametrize(("layers_per_unit", "block_size"), [(1, 1), (4, 16), (4, 32), (3, 5)])
 @pytest.mark.parametrize("layer", [0, 3, 6])
-def test_reads_its_own_layer(device: str, layers_per_unit: int, block_size: int, layer: int) -> None:
+def test_reads_its_own_layer(device: KernelDevice, layers_per_unit: int, block_size: int, layer: int) -> None:
     assert_equals_twin(
         MIXED, device, 4, layer=layer, num_layers=7, layers_per_unit=layers_per_unit, block_size=block_size
     )
@@ -65,13 +67,15 @@ def test_reads_its_own_layer(device: str, layers_per_unit: int, block_size: int,
 
 @pytest.mark.parametrize("num_heads", [2, 16])
 @pytest.mark.parametrize("sliding_window", [1, 7, 16, 50, 1000])
-def test_sees_no_further_than_its_window(device: str, num_heads: int, sliding_window: int) -> None:
+def test_sees_no_further_than_its_window(device: KernelDevice, num_heads: int, sliding_window: int) -> None:
     assert_equals_twin([*MIXED, Sequence(100, 260)], device, num_heads, sliding_window=sliding_window)
 
 
 @pytest.mark.parametrize("sliding_window", [0, 900])
 @pytest.mark.parametrize(("num_heads", "num_queries"), [(1, 1), (8, 1), (1, 3)])
-def test_splits_the_keys_of_a_long_sequence(device: str, num_heads: int, num_queries: int, sliding_window: int) -> None:
+def test_splits_the_keys_of_a_long_sequence(
+    device: KernelDevice, num_heads: int, num_queries: int, sliding_window: int
+) -> None:
     assert_equals_twin(
         [Sequence(num_queries, 3000)], device, num_heads, sliding_window=sliding_window, num_kv_heads=1, head_dim=64
     )
@@ -94,7 +98,7 @@ def test_splits_the_keys_of_a_long_sequence(device: str, num_heads: int, num_que
     seed=st.integers(0, 1000),
 )
 def test_takes_any_shape(
-    device: str,
+    device: KernelDevice,
     sequences: list[Sequence],
     num_kv_heads: int,
     group: int,
@@ -105,7 +109,7 @@ def test_takes_any_shape(
     pool_dtype: torch.dtype,
     seed: int,
 ) -> None:
-    if device == "cuda":
+    if device.is_cuda:
         head_dim, gap = (head_dim + 7) // 8 * 8, gap * 8
     assert_equals_twin(
         sequences,
@@ -121,22 +125,22 @@ def test_takes_any_shape(
     )
 
 
-def test_survives_scores_of_any_size(device: str) -> None:
-    paged = make_paged_batch([Sequence(1, 40), Sequence(20, 60)], device=device)
-    q = 1e4 * torch.randn(21, 4, 32, device=device)
+def test_survives_scores_of_any_size(device: KernelDevice) -> None:
+    paged = make_paged_batch([Sequence(1, 40), Sequence(20, 60)], device=device.torch_name)
+    q = 1e4 * torch.randn(21, 4, 32, device=device.torch_name)
     out = ops.paged_attention(q, paged.batch, paged.pool, 0, 1.0)
     expected = ops_reference.paged_attention(q, paged.batch, paged.pool, 0, 1.0)
     torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)  # the scores round to steps of 2^-6
 
 
-def test_result_does_not_depend_on_the_company(device: str) -> None:
+def test_result_does_not_depend_on_the_company(device: KernelDevice) -> None:
     sequences = [Sequence(1, 70), Sequence(5, 45), Sequence(60, 60)]
-    together = make_paged_batch(sequences, device=device)
-    q = torch.randn(together.num_tokens, 4, 32, device=device)
+    together = make_paged_batch(sequences, device=device.torch_name)
+    q = torch.randn(together.num_tokens, 4, 32, device=device.torch_name)
     out = ops.paged_attention(q, together.batch, together.pool, 0, 0.2)
     start = together.batch.query_start.tolist()
     for i, sequence in enumerate(sequences):
-        alone = make_paged_batch([sequence], device=device).batch
+        alone = make_paged_batch([sequence], device=device.torch_name).batch
         alone = type(alone)(
             token_ids=alone.token_ids,
             positions=alone.positions,
@@ -152,11 +156,11 @@ def test_result_does_not_depend_on_the_company(device: str) -> None:
         torch.testing.assert_close(single, out[start[i] : start[i + 1]], rtol=1e-6, atol=1e-6)
 
 
-def test_refuses_what_does_not_fit(device: str) -> None:
-    paged = make_paged_batch([Sequence(3, 9)], head_dim=32, device=device)
+def test_refuses_what_does_not_fit(device: KernelDevice) -> None:
+    paged = make_paged_batch([Sequence(3, 9)], head_dim=32, device=device.torch_name)
     with pytest.raises(ValueError, match="do not fit"):
-        ops.paged_attention(torch.randn(4, 2, 32, device=device), paged.batch, paged.pool, 0, 1.0)
+        ops.paged_attention(torch.randn(4, 2, 32, device=device.torch_name), paged.batch, paged.pool, 0, 1.0)
     with pytest.raises(ValueError, match="3 heads over 2"):
-        ops.paged_attention(torch.randn(3, 3, 32, device=device), paged.batch, paged.pool, 0, 1.0)
+        ops.paged_attention(torch.randn(3, 3, 32, device=device.torch_name), paged.batch, paged.pool, 0, 1.0)
     with pytest.raises(ValueError, match="strides"):
-        ops.paged_attention(torch.randn(3, 32, 2, device=device).mT, paged.batch, paged.pool, 0, 1.0)
+        ops.paged_attention(torch.randn(3, 32, 2, device=device.torch_name).mT, paged.batch, paged.pool, 0, 1.0)

@@ -1,0 +1,50 @@
+// Takes the place of kernels/cuda/launch.cuh in the emulated build: same names, blocks run on the CPU.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "emulation.h"
+//
+#include <algorithm>
+#include <cstddef>
+
+#include "dtype.h"
+#include "status.h"
+#include "vector.cuh"
+
+namespace hocket::cuda {
+
+inline unsigned char* block_memory() { return emulation::block->memory.data(); }
+
+template <class... Params, class... Args>
+Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t block_memory_bytes, void*, Args... args) {
+  emulation::run_grid(grid, block, block_memory_bytes, [&] { kernel(args...); });
+  return Status::kOk;
+}
+
+template <class Fn>
+Status with_type(DType dtype, const Fn& fn) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return fn(float{});
+    case DType::kBFloat16:
+      return fn(__nv_bfloat16{});
+    case DType::kFloat16:
+      return fn(__half{});
+  }
+  return Status::kUnsupportedDType;
+}
+
+inline int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+}  // namespace hocket::cuda
+
+// The emulated device has few processors, so that long sequences are split.
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 4;
+  return cudaSuccess;
+}
