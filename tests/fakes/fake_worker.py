@@ -18,7 +18,6 @@ from schedcore import wire
 from schedcore.config import EngineConfig
 from schedcore.types import TokenDelta
 
-
 STEPS_BETWEEN_STATS = 50
 
 
