@@ -36,7 +36,7 @@ test-gpu: $(VENV)/.dev ## what needs a CUDA device
 check: $(VENV)/.dev ## formatting, lint, types, layering and house rules; warnings are errors
 	$(BIN)/ruff format --check $(PY_DIRS)
 	$(BIN)/ruff check $(PY_DIRS)
-	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+	@$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 	$(BIN)/mypy
 	$(BIN)/mypy client/hocket
 	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_house_rules.py
@@ -44,7 +44,7 @@ check: $(VENV)/.dev ## formatting, lint, types, layering and house rules; warnin
 format: $(VENV)/.dev ## rewrite to the house format
 	$(BIN)/ruff format $(PY_DIRS)
 	$(BIN)/ruff check --fix --exit-zero $(PY_DIRS)
-	$(BIN)/clang-format -i $(CPP_FILES)
+	@$(BIN)/clang-format -i $(CPP_FILES)
 
 bench: $(VENV)/.dev ## tokens per second, TTFT, ITL and the core's time per step
 	$(BIN)/python bench/core.py
