@@ -3,7 +3,8 @@
 `from schedcore._core import algorithms`. Arrays are one-dimensional; a wrong shape raises ValueError.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -212,3 +213,56 @@ class OfflinePool:
     def check_invariants(self) -> None: ...
 
 def block_hashes(tokens: Int32, block_size: int, seed: int = 0) -> UInt64: ...
+
+# cpp/core/plan_search.h
+
+class PlanCandidate:
+    def __init__(
+        self,
+        *,
+        context: int,
+        remaining: int = 1,
+        cached_tokens: int = 0,
+        last_tokens: int = 0,
+        is_resident: bool = True,
+    ) -> None: ...
+
+class PlanBudgets:
+    def __init__(
+        self,
+        *,
+        max_seconds: float,
+        max_tokens: int,
+        max_requests: int,
+        free_units: int,
+        valuable_units: int,
+        tokens_per_unit: float,
+    ) -> None: ...
+
+class PlanResult(TypedDict):
+    tokens: Int32  # per candidate; 0: not in this step
+    score: float
+    seconds: float
+    benefit: float
+    punishment: float
+    num_plans: int
+
+class PlanSearch:
+    def __init__(
+        self,
+        *,
+        block_size: int = 16,
+        units_per_block: int = 2,
+        chunk_quantum: int = 16,
+        max_plans: int = 512,
+        decode_value: float = 1.0,
+    ) -> None: ...
+    def search(
+        self,
+        model: LatencyModel,
+        candidates: Sequence[PlanCandidate],
+        budgets: PlanBudgets,
+        online_tokens: float,
+        batch: LatencyBatch,
+    ) -> PlanResult:
+        """`batch` holds the online work; it gets the plan's."""

@@ -7,6 +7,7 @@
 #include "algorithms.h"
 #include "block_hashes.h"
 #include "offline_pool.h"
+#include "plan_search.h"
 
 namespace py = pybind11;
 
@@ -78,8 +79,63 @@ void bind_pool(py::module_& m) {
       py::arg("tokens"), py::arg("block_size"), py::arg("seed") = 0);
 }
 
+void bind_plan_structs(py::module_& m) {
+  py::class_<PlanCandidate>(m, "PlanCandidate")
+      .def(py::init(
+               [](int32_t context, int32_t remaining, int32_t cached_tokens, int32_t last_tokens, bool is_resident) {
+                 require(context >= 0 && remaining >= 1, "context must not be negative, remaining at least 1");
+                 return PlanCandidate{context, remaining, cached_tokens, last_tokens, is_resident};
+               }),
+           py::kw_only(), py::arg("context"), py::arg("remaining") = 1, py::arg("cached_tokens") = 0,
+           py::arg("last_tokens") = 0, py::arg("is_resident") = true);
+  py::class_<PlanBudgets>(m, "PlanBudgets")
+      .def(py::init([](double max_seconds, int32_t max_tokens, int32_t max_requests, int64_t free_units,
+                       int64_t valuable_units, double tokens_per_unit) {
+             return PlanBudgets{max_seconds, max_tokens, max_requests, free_units, valuable_units, tokens_per_unit};
+           }),
+           py::kw_only(), py::arg("max_seconds"), py::arg("max_tokens"), py::arg("max_requests"), py::arg("free_units"),
+           py::arg("valuable_units"), py::arg("tokens_per_unit"));
+}
+
+void bind_plan_search(py::module_& m) {
+  py::class_<PlanSearch>(m, "PlanSearch")
+      .def(py::init([](int32_t block_size, int32_t units_per_block, int32_t chunk_quantum, int32_t max_plans,
+                       double decode_value) {
+             require(block_size >= 1 && units_per_block >= 1 && chunk_quantum >= 1 && max_plans >= 1,
+                     "all options must be at least 1");
+             return PlanSearch({block_size, units_per_block, chunk_quantum, max_plans, decode_value});
+           }),
+           py::kw_only(), py::arg("block_size") = PlanSearchOptions{}.block_size,
+           py::arg("units_per_block") = PlanSearchOptions{}.units_per_block,
+           py::arg("chunk_quantum") = PlanSearchOptions{}.chunk_quantum,
+           py::arg("max_plans") = PlanSearchOptions{}.max_plans,
+           py::arg("decode_value") = PlanSearchOptions{}.decode_value)
+      .def(
+          "search",
+          [](PlanSearch& self, const LatencyModel& model, const std::vector<PlanCandidate>& candidates,
+             const PlanBudgets& budgets, double online_tokens, LatencyBatch& batch) {
+            for (const PlanCandidate& c : candidates) {
+              require(c.context < batch.max_context(), "a context exceeds the batch's max_context");
+            }
+            const PlanResult result = self.search(model, candidates, budgets, online_tokens, &batch);
+            py::dict fields;
+            fields["tokens"] = as_array(result.tokens);
+            fields["score"] = result.score;
+            fields["seconds"] = result.seconds;
+            fields["benefit"] = result.benefit;
+            fields["punishment"] = result.punishment;
+            fields["num_plans"] = result.num_plans;
+            return fields;
+          },
+          py::arg("model"), py::arg("candidates"), py::arg("budgets"), py::arg("online_tokens"), py::arg("batch"));
+}
+
 }  // namespace
 
-void bind_offline(py::module_& m) { bind_pool(m); }
+void bind_offline(py::module_& m) {
+  bind_pool(m);
+  bind_plan_structs(m);
+  bind_plan_search(m);
+}
 
 }  // namespace hocket
