@@ -250,8 +250,9 @@ class Terminal:
     def __init__(self, url: str) -> None:
         self._fd, other = pty.openpty()
         program = """if True:
-            import argparse, fcntl, sys, termios
+            import argparse, fcntl, signal, sys, termios
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C reaches it as a signal
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a background shell ignores it
             from gateway.cli import chat
             parser = argparse.ArgumentParser()
             chat.add_arguments(parser)
