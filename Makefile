@@ -48,6 +48,7 @@ format: $(VENV)/.dev ## rewrite to the house format
 
 bench: $(VENV)/.dev ## tokens per second, TTFT, ITL and the core's time per step
 	$(BIN)/python bench/core.py
+	$(BIN)/python bench/algorithms.py
 	$(BIN)/python bench/kernels.py
 	$(BIN)/python bench/serve.py $(ARGS)
 

@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from schedcore._core import algorithms
 
 Float64 = npt.NDArray[np.float64]
+Numbers = Float64 | np.float64
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Case:
     def solve(self) -> tuple[int, float, float]:
         return algorithms.solve_partial_cache(self.core_costs(), self.lengths, self.memory_bytes, self.max_seconds)
 
-    def sums(self, b: Float64) -> tuple[Float64, Float64]:
+    def sums(self, b: Numbers) -> tuple[Float64, Float64]:
         """Sums of lengths and of squared lengths of the first b requests; between integers, straight lines."""
         counts, first, second = self.prefix_sums
         return np.interp(b, counts, first), np.interp(b, counts, second)
@@ -39,7 +40,7 @@ class Case:
         counts = np.arange(len(lengths) + 1, dtype=float)
         return counts, np.concatenate([[0], np.cumsum(lengths)]), np.concatenate([[0], np.cumsum(lengths**2)])
 
-    def seconds(self, b: Float64, r: Float64) -> Float64:
+    def seconds(self, b: Numbers, r: Numbers) -> Float64:
         s1, s2 = self.sums(b)
         c = self.costs
         flops = [(b + r * s1) * c["flops_per_token"]]
@@ -51,11 +52,11 @@ class Case:
         parts = zip(flops, moved, strict=True)
         return np.asarray(sum(np.maximum(f / c["flops_per_second"], m / c["bytes_per_second"]) for f, m in parts))
 
-    def memory(self, b: Float64, r: Float64) -> Float64:
+    def memory(self, b: Numbers, r: Numbers) -> Float64:
         s1, _ = self.sums(b)
         return s1 * ((1 - r) * self.costs["kv_bytes_per_token"] + r * self.costs["workspace_bytes_per_token"])
 
-    def is_feasible(self, b: Float64, r: Float64) -> npt.NDArray[np.bool_]:
+    def is_feasible(self, b: Numbers, r: Numbers) -> npt.NDArray[np.bool_]:
         fits = self.memory(b, r) <= self.memory_bytes * (1 + 1e-9)
         return fits & (self.seconds(b, r) <= self.max_seconds * (1 + 1e-9))
 

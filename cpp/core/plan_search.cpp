@@ -6,7 +6,9 @@
 namespace hocket {
 namespace {
 
-constexpr double kMinGain = 1e-9;    // relative; a smaller one is rounding
+constexpr double kMinGain = 1e-9;  // relative; a smaller one is rounding
+constexpr int32_t kMaxDisplacing = 4;
+constexpr size_t kMaxVictims = 64;
 constexpr int32_t kMaxFailures = 8;  // in a row, in an order in which later neighbours promise less
 
 // The comparison under which a heap's top is the first of an order.
@@ -27,12 +29,11 @@ PlanResult PlanSearch::search(const LatencyModel& model, std::span<const PlanCan
   num_plans_ = 0;
   start();
   repair();
-  bool has_moved = true;
-  while (has_moved && has_budget()) {
-    has_moved = improve_chunks();
-    has_moved |= displace_for_prefills();
+  while (has_budget()) {
+    bool has_moved = improve_chunks();
     has_moved |= add_decodes();
     has_moved |= drop_requests();
+    if (!has_moved && !displace_for_prefills()) break;
   }
   fall_back_to_nothing();
   const Outcome outcome = evaluate();
@@ -240,17 +241,18 @@ int32_t PlanSearch::largest_chunk(int32_t i) {
   return low;
 }
 
-// A prefill may be worth more than everything that stands in its way.
+// A prefill may be worth more than what stands in its way. Dear, so only where nothing else helps, and for the first
+// few.
 bool PlanSearch::displace_for_prefills() {
-  bool has_moved = false;
-  for (size_t i = 0; i < tokens_.size() && has_budget(); ++i) {
+  int32_t num_tried = 0;
+  for (int32_t i = 0; i < static_cast<int32_t>(tokens_.size()) && num_tried < kMaxDisplacing; ++i) {
     const PlanCandidate& c = candidates_[i];
     if (tokens_[i] > 0 || c.remaining == 1) continue;
+    ++num_tried;
     const int32_t most = std::min(c.remaining, budgets_.max_tokens);
-    has_moved |= try_displacing(static_cast<int32_t>(i), most) ||
-                 try_displacing(static_cast<int32_t>(i), std::min(most, options_.chunk_quantum));
+    if (try_displacing(i, std::min(most, options_.chunk_quantum)) || try_displacing(i, most)) return true;
   }
-  return has_moved;
+  return false;
 }
 
 // Moves to a plan with these tokens and without as many of the least useful others as that takes, if that is better.
@@ -265,7 +267,7 @@ bool PlanSearch::try_displacing(int32_t i, int32_t tokens) {
   dropped_.clear();
   set_tokens(i, tokens);
   Outcome outcome = evaluate();
-  while (!outcome.is_feasible && !order_.empty() && has_budget()) {
+  while (!outcome.is_feasible && !order_.empty() && has_budget() && dropped_.size() < kMaxVictims) {
     const int32_t victim = next_in_order(before);
     dropped_.push_back({victim, tokens_[victim]});
     set_tokens(victim, 0);
