@@ -26,6 +26,8 @@ MEMORY_BYTES = 512 << 20
 LAYERS_PER_UNIT, BLOCK_SIZE = 4, 16
 HEADS = {"15m": (8, 4, 32), "100m": (12, 12, 64), "0.5b": (14, 2, 64)}  # heads, KV heads, head_dim
 LINEAR_SHAPES = [(256, 4096), (2048, 256), (256, 8192), (768, 2304), (768, 4096), (2048, 768)]  # in, out features
+# sequences, query tokens of each, tokens before them
+ATTENTION_BATCHES = [(1, 1, 256), (8, 1, 256), (64, 1, 256), (1, 1, 4000), (1, 128, 0), (1, 512, 0), (1, 512, 1024)]
 LINEAR_ROWS = (1, 2, 4, 8, 16, 32, 64, 256)
 
 

@@ -57,7 +57,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         inner = inner_stride = 1
     else:
         outer, inner, hidden, outer_stride, inner_stride = match("x[T,n,H|s,t,1] weight[H|1]", x, weight)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty_like(x) if x.is_contiguous() else x.new_empty(x.shape)
     _kernels.rms_norm(
         out.data_ptr(), x.data_ptr(), weight.data_ptr(), 0,
         outer, inner, hidden, outer_stride, inner_stride, eps, dtype, _stream(x),
@@ -85,7 +85,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
         return ops_reference.silu_mul(gate_up)
     dtype = _common_dtype(gate_up)
     tokens, width = match("gate_up[T,W|W,1]", gate_up)
-    out = torch.empty((tokens, width // 2), dtype=gate_up.dtype, device=gate_up.device)
+    out = gate_up.new_empty(tokens, width // 2)
     _kernels.silu_mul(out.data_ptr(), gate_up.data_ptr(), tokens, width // 2, dtype, _stream(gate_up))
     return out
 
@@ -125,14 +125,14 @@ def paged_attention(
         return ops_reference.paged_attention(q, batch, pool, layer, scale, sliding_window)
     dtype = _common_dtype(q)
     step = _step(batch, pool)
-    _, num_heads, _, q_stride = match("q[T,n,d|s,d,1]", q)
+    tokens, num_heads, head_dim, q_stride = match("q[T,n,d|s,d,1]", q)
     step.check(q, step.num_kv_heads, 0)
     stream = _stream(q)
     workspace = None
     if stream != _CPU:
         num_bytes = _kernels.paged_attention_workspace_bytes(step.native, num_heads, dtype, stream)
         workspace = torch.empty(num_bytes, dtype=torch.uint8, device=q.device)
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out = q.new_empty(tokens, num_heads, head_dim)
     _kernels.paged_attention(
         out.data_ptr(), q.data_ptr(), step.native, layer, num_heads, q_stride, sliding_window, scale, dtype,
         0 if workspace is None else workspace.data_ptr(), stream,
@@ -184,7 +184,7 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     tokens, in_features, stride = match("x[T,K|s,1]", x)
     if in_features != packed.in_features or x.dtype is not torch.float32 or not x.is_cpu:
         raise ValueError(f"x is {x.dtype} {list(x.shape)} on {x.device}, expected float32 [T, {packed.in_features}]")
-    out = torch.empty((tokens, packed.out_features))
+    out = x.new_empty(tokens, packed.out_features)
     _kernels.linear(
         out.data_ptr(), x.data_ptr(), packed.weight.data_ptr(), 0 if packed.bias is None else packed.bias.data_ptr(),
         tokens, in_features, packed.out_features, stride, packed.panel_width, _DTYPES[packed.weight.dtype],

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from math import prod
 
 from torch import Tensor
 
+_CONTIGUOUS = (-1,)  # no stride is negative
 _TENSOR = re.compile(r"(\w+)\[([^|\]]*)\|([^\]]*)\]")
 
 
 def match(spec: str, *tensors: Tensor) -> tuple[int, ...]:
     """The values of the symbols, in the order in which the spec names them. ValueError where something differs."""
-    return _match(spec, *[t.shape for t in tensors], *[t.stride() for t in tensors])
+    strides = [_CONTIGUOUS if t.is_contiguous() else t.stride() for t in tensors]  # the former is quicker to ask for
+    return _match(spec, *[t.shape for t in tensors], *strides)
 
 
 @lru_cache(maxsize=8192)
@@ -27,7 +30,8 @@ def _match(spec: str, *layouts: tuple[int, ...]) -> tuple[int, ...]:
     wanted = [(name, sizes.split(","), strides.split(",")) for name, sizes, strides in _TENSOR.findall(spec)]
     shapes, strides = layouts[: len(wanted)], layouts[len(wanted) :]
     values: dict[str, int | None] = {}  # None: named, not bound yet
-    for (name, size_symbols, stride_symbols), shape, stride in zip(wanted, shapes, strides, strict=True):
+    for (name, size_symbols, stride_symbols), shape, given in zip(wanted, shapes, strides, strict=True):
+        stride = _contiguous_strides(shape) if given == _CONTIGUOUS else given
         if len(shape) != len(size_symbols):
             raise ValueError(f"{name} has {len(shape)} dimensions {list(shape)}, expected {spec}")
         for symbol, size in zip(size_symbols, shape, strict=True):
@@ -38,6 +42,10 @@ def _match(spec: str, *layouts: tuple[int, ...]) -> tuple[int, ...]:
             elif not symbol.isdigit():
                 values.setdefault(symbol, None)
     return tuple(value or 0 for value in values.values())
+
+
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _bind(values: dict[str, int | None], symbol: str, value: int, message: str) -> None:

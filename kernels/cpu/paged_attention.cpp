@@ -17,7 +17,7 @@
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
 
-constexpr int64_t kMaxStreamGroup = 4;    // query heads per KV head; above, tiles are faster
+constexpr int64_t kMaxStreamGroup = 12;   // query heads per KV head; above, tiles are faster
 constexpr int64_t kMinSplitKeys = 256;    // fewer keys are not worth a split
 constexpr int64_t kWorthForking = 65536;  // multiply-adds
 

@@ -153,6 +153,11 @@ inline Vec load_first(const T* p, int64_t n) {
 }
 
 template <class T>
+inline Vec load_up_to(const T* p, int64_t n) {
+  return n >= kWidth ? load(p) : load_first(p, n);
+}
+
+template <class T>
 inline void store_first(T* p, Vec v, int64_t n) {
   T buffer[kWidth];
   store(buffer, v);
