@@ -173,8 +173,14 @@ def test_the_requests_of_a_gateway_that_is_gone_are_aborted(endpoint: str) -> No
 
 
 def test_when_a_step_fails_every_open_request_fails_and_gateways_are_told(endpoint: str) -> None:
+    class FailsOnceAllAreOpen(ScriptedExecutor):
+        def execute(self, plan: BatchPlan) -> StepResult:
+            if len(self.requests) == 20:
+                raise FloatingPointError("the accelerator is on fire")
+            return super().execute(plan)
+
     with (
-        serving(endpoint, ScriptedExecutor(fail_at_step=3)) as running,
+        serving(endpoint, FailsOnceAllAreOpen()) as running,
         GatewayPeer(endpoint) as one,
         GatewayPeer(endpoint) as two,
     ):
