@@ -1,8 +1,9 @@
 // How nodes move. A node is created pinned, by the user that computed its blocks. When its last pin goes it enters the
-// eviction list at the newest end, after its descendants, which were unpinned before it: remove_user() walks upwards
-// from the node, so within one release the deeper nodes enter first. A pin takes it out again. Eviction shortens the
-// run of the oldest node from its end and drops the node when the run is empty; its parent is then still in the list,
-// further back, or pinned.
+// eviction list of its class at the newest end, after its descendants, which were unpinned before it: remove_user()
+// walks upwards from the node, so within one release the deeper nodes enter first. A pin takes it out again, and
+// add_pending() moves an unpinned path to the newest ends of its new classes. Eviction shortens the run of the oldest
+// node of the lowest class from its end and drops the node when the run is empty; its parent is then still in a list,
+// further back or higher, or pinned.
 
 #include "prefix_cache.h"
 
@@ -32,9 +33,10 @@ uint64_t hash_tokens(uint64_t seed, const int32_t* tokens, int32_t num_tokens) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(BlockPool* pool, int32_t block_size)
+PrefixCache::PrefixCache(BlockPool* pool, int32_t block_size, bool is_task_aware)
     : pool_(pool),
       block_size_(block_size),
+      is_task_aware_(is_task_aware),
       tokens_(static_cast<size_t>(pool->num_blocks()) * block_size),
       next_(pool->num_blocks(), kNone),
       prev_(pool->num_blocks(), kNone),
@@ -43,13 +45,16 @@ PrefixCache::PrefixCache(BlockPool* pool, int32_t block_size)
   free_nodes_.reserve(pool->num_blocks());
 }
 
-NodeId PrefixCache::acquire(std::string_view salt, std::span<const int32_t> tokens, std::vector<BlockId>* blocks) {
+NodeId PrefixCache::acquire(std::string_view salt, std::span<const int32_t> tokens, std::vector<BlockId>* blocks,
+                            bool is_online) {
   NodeId node = root_of(salt);
   add_user(node);
+  if (is_online) mark_online(node);
   while (static_cast<int32_t>(tokens.size()) >= block_size_) {
     const NodeId child = descend(node, tokens);
     if (child == kNone) break;
     add_user(child);
+    if (is_online) mark_online(child);
     node = child;
     for (BlockId block = nodes_[node].first_block; block != kNone; block = next_[block]) blocks->push_back(block);
     tokens = tokens.subspan(static_cast<size_t>(nodes_[node].num_blocks) * block_size_);
@@ -57,12 +62,15 @@ NodeId PrefixCache::acquire(std::string_view salt, std::span<const int32_t> toke
   return node;
 }
 
-PrefixCache::Extension PrefixCache::extend(NodeId node, std::span<const int32_t> tokens, std::span<BlockId> blocks) {
+PrefixCache::Extension PrefixCache::extend(NodeId node, std::span<const int32_t> tokens, std::span<BlockId> blocks,
+                                           std::span<const uint32_t> pending, bool is_online) {
+  HOCKET_CHECK(pending.empty() || pending.size() == blocks.size(), "pending counts do not match the blocks");
   Extension result{node, 0};
   while (!blocks.empty()) {
     const NodeId child = descend(result.node, tokens);
     if (child == kNone) break;
     add_user(child);
+    if (is_online) mark_online(child);
     result.node = child;
     const int32_t num_shared = nodes_[child].num_blocks;
     BlockId theirs = nodes_[child].first_block;
@@ -73,14 +81,14 @@ PrefixCache::Extension PrefixCache::extend(NodeId node, std::span<const int32_t>
     result.num_replaced += num_shared;
     blocks = blocks.subspan(num_shared);
     tokens = tokens.subspan(static_cast<size_t>(num_shared) * block_size_);
+    if (!pending.empty()) pending = pending.subspan(num_shared);
   }
-  if (blocks.empty()) return result;
-
-  // Lengthening a run in place would move the end of everybody who pins it, and of its children.
-  const Node& end = nodes_[result.node];
-  const bool is_only_mine = end.parent != kNone && end.num_users == 1 && end.num_children == 0;
-  if (!is_only_mine) result.node = new_child(result.node, tokens.data());
-  append_run(result.node, tokens, blocks);
+  while (!blocks.empty()) {
+    const size_t num_appended = append_uniform(&result.node, tokens, blocks, pending, is_online);
+    blocks = blocks.subspan(num_appended);
+    tokens = tokens.subspan(num_appended * block_size_);
+    if (!pending.empty()) pending = pending.subspan(num_appended);
+  }
   return result;
 }
 
@@ -100,17 +108,19 @@ void PrefixCache::repin(NodeId node) {
 
 int32_t PrefixCache::evict(int32_t num_blocks) {
   int32_t num_evicted = 0;
-  for (; num_evicted < num_blocks && oldest_ != kNone; ++num_evicted) {
-    Node& node = nodes_[oldest_];
-    HOCKET_CHECK(node.num_children == 0 && node.num_users == 0, "the oldest unpinned node is not a leaf");
+  for (; num_evicted < num_blocks && filled_lists_ != 0; ++num_evicted) {
+    const NodeId oldest = lists_[std::countr_zero(filled_lists_)].oldest;
+    Node& node = nodes_[oldest];
+    HOCKET_CHECK(node.num_children == 0 && node.num_users == 0, "the least valuable unpinned node is not a leaf");
     const BlockId block = node.last_block;
     node.last_block = prev_[block];
     --node.num_blocks;
     --num_blocks_;
     --num_evictable_;
+    num_valuable_ -= node.num_pending > 0;
     pool_->release(block);
     if (node.last_block == kNone) {
-      drop_node(oldest_);
+      drop_node(oldest);
     } else {
       next_[node.last_block] = kNone;
     }
@@ -147,20 +157,25 @@ NodeId PrefixCache::find_child(NodeId parent, const int32_t* tokens) const {
   return node;
 }
 
+// How much of the run of `node` `tokens` begins with. REQUIRES: they begin with its first block.
+PrefixCache::Match PrefixCache::match_run(NodeId node, std::span<const int32_t> tokens) const {
+  const int32_t max_blocks = std::min(static_cast<int32_t>(tokens.size()) / block_size_, nodes_[node].num_blocks);
+  Match match{nodes_[node].first_block, 1};
+  for (; match.num_blocks < max_blocks; ++match.num_blocks) {
+    const BlockId block = next_[match.last];
+    if (!same_tokens(block, tokens.data() + static_cast<size_t>(match.num_blocks) * block_size_)) break;
+    match.last = block;
+  }
+  return match;
+}
+
 // The child of `parent` whose whole run is a prefix of `tokens`, split off a longer run if need be, or kNone.
 // REQUIRES: tokens.size() >= block_size.
 NodeId PrefixCache::descend(NodeId parent, std::span<const int32_t> tokens) {
   const NodeId child = find_child(parent, tokens.data());
   if (child == kNone) return kNone;
-  const int32_t max_blocks = static_cast<int32_t>(tokens.size()) / block_size_;
-  BlockId last = nodes_[child].first_block;
-  int32_t num_matched = 1;
-  for (; num_matched < std::min(max_blocks, nodes_[child].num_blocks); ++num_matched) {
-    const BlockId block = next_[last];
-    if (!same_tokens(block, tokens.data() + static_cast<size_t>(num_matched) * block_size_)) break;
-    last = block;
-  }
-  return num_matched == nodes_[child].num_blocks ? child : split(child, last, num_matched);
+  const Match match = match_run(child, tokens);
+  return match.num_blocks == nodes_[child].num_blocks ? child : split(child, match.last, match.num_blocks);
 }
 
 // ---- building ----
@@ -180,13 +195,16 @@ NodeId PrefixCache::new_node() {
 }
 
 // A child without blocks yet, pinned once.
-NodeId PrefixCache::new_child(NodeId parent, const int32_t* tokens) {
+NodeId PrefixCache::new_child(NodeId parent, const int32_t* tokens, int32_t num_pending, bool is_online) {
   const NodeId child = new_node();
   nodes_[child].parent = parent;
   nodes_[child].num_users = 1;
+  nodes_[child].num_pending = num_pending;
+  nodes_[child].is_online = is_online;
   nodes_[child].bucket = bucket_of(parent, tokens);
   bucket_insert(child);
   ++nodes_[parent].num_children;
+  nodes_[parent].num_pending_below += num_pending;
   return child;
 }
 
@@ -203,6 +221,8 @@ NodeId PrefixCache::split(NodeId node, BlockId last_of_upper, int32_t num_upper)
   up.num_blocks = num_upper;
   up.num_users = low.num_users;
   up.num_children = 1;
+  up.num_pending = up.num_pending_below = low.num_pending;
+  up.is_online = low.is_online;
   up.bucket = low.bucket;
   bucket_insert(upper);
 
@@ -214,8 +234,36 @@ NodeId PrefixCache::split(NodeId node, BlockId last_of_upper, int32_t num_upper)
 
   next_[last_of_upper] = kNone;
   prev_[low.first_block] = kNone;
-  if (up.num_users == 0) list_insert(upper, /*older=*/node);
+  if (up.num_users > 0) return upper;
+  up.eviction_class = low.eviction_class;
+  list_insert(upper, /*older=*/node);
   return upper;
+}
+
+// Appends the leading blocks that count the same pending prompts below *node, which becomes the end; returns how many.
+// Lengthening a run in place would move the end of everybody who pins it, and of its children.
+size_t PrefixCache::append_uniform(NodeId* node, std::span<const int32_t> tokens, std::span<const BlockId> blocks,
+                                   std::span<const uint32_t> pending, bool is_online) {
+  const Node& end = nodes_[*node];
+  const auto limit = static_cast<uint32_t>(max_pending_below(*node));
+  const auto count = [&](size_t i) { return static_cast<int32_t>(std::min(pending[i], limit)); };
+  const int32_t num_pending = pending.empty() ? 0 : count(0);
+  size_t num_uniform = pending.empty() ? blocks.size() : 1;
+  while (num_uniform < blocks.size() && count(num_uniform) == num_pending) ++num_uniform;
+
+  is_online = is_online && end.is_online;
+  const bool is_only_mine = end.parent != kNone && end.num_users == 1 && end.num_children == 0;
+  const bool is_alike = end.num_pending == num_pending && end.is_online == is_online;
+  if (!is_only_mine || !is_alike) *node = new_child(*node, tokens.data(), num_pending, is_online);
+  append_run(*node, tokens, blocks.first(num_uniform));
+  return num_uniform;
+}
+
+// Pending prompts that a new child of `node` can count. A root counts none itself and has room for all.
+int32_t PrefixCache::max_pending_below(NodeId node) const {
+  constexpr int32_t kAll = 1 << 30;  // far from overflow
+  const Node& n = nodes_[node];
+  return std::max(0, (n.parent == kNone ? kAll : n.num_pending) - n.num_pending_below);
 }
 
 // REQUIRES: `node` is pinned, by the owner of `blocks` alone.
@@ -242,6 +290,7 @@ void PrefixCache::drop_node(NodeId node) {
   nodes_[node].is_live = false;
   free_nodes_.push_back(node);
   --nodes_[parent].num_children;
+  nodes_[parent].num_pending_below -= nodes_[node].num_pending;
   if (nodes_[parent].parent == kNone) drop_root_if_unused(parent);
 }
 
@@ -252,22 +301,28 @@ void PrefixCache::drop_root_if_unused(NodeId root) {
   free_nodes_.push_back(root);
 }
 
-// ---- users and the eviction list ----
+// ---- users ----
 
 void PrefixCache::add_user(NodeId node) {
   Node& n = nodes_[node];
   if (n.num_users++ > 0 || n.parent == kNone) return;
   list_remove(node);
-  num_evictable_ -= n.num_blocks;
 }
 
 void PrefixCache::remove_user(NodeId node) {
   Node& n = nodes_[node];
   HOCKET_CHECK(n.num_users > 0, "unpinned a node that nobody pins");
   if (--n.num_users > 0 || n.parent == kNone) return;
-  list_insert(node, /*older=*/newest_);
-  num_evictable_ += n.num_blocks;
+  list_append(node);
 }
+
+// REQUIRES: `node` is pinned: its class may change. Ignored below a node that is not online.
+void PrefixCache::mark_online(NodeId node) {
+  Node& n = nodes_[node];
+  n.is_online |= n.parent == kNone || nodes_[n.parent].is_online;
+}
+
+// ---- hash chains and eviction lists ----
 
 void PrefixCache::bucket_insert(NodeId node) {
   NodeId& head = children_[nodes_[node].bucket];
@@ -281,19 +336,41 @@ void PrefixCache::bucket_remove(NodeId node) {
   *link = nodes_[node].next_in_bucket;
 }
 
-// Inserts `node` just after `older`, or as the oldest if that is kNone.
-void PrefixCache::list_insert(NodeId node, NodeId older) {
-  Node& n = nodes_[node];
-  n.older = older;
-  n.newer = older == kNone ? oldest_ : nodes_[older].newer;
-  (n.older == kNone ? oldest_ : nodes_[n.older].newer) = node;
-  (n.newer == kNone ? newest_ : nodes_[n.newer].older) = node;
+uint8_t PrefixCache::class_of(const Node& node) const {
+  if (!is_task_aware_) return kOfflineClass;
+  if (node.num_pending > 0) return static_cast<uint8_t>(kOnlineClass + std::min(node.num_pending, kMaxPendingClass));
+  return node.is_online ? kOnlineClass : kOfflineClass;
 }
 
+// `node` becomes evictable, as the newest of its class.
+void PrefixCache::list_append(NodeId node) {
+  Node& n = nodes_[node];
+  n.eviction_class = class_of(n);
+  list_insert(node, lists_[n.eviction_class].newest);
+  filled_lists_ |= uint64_t{1} << n.eviction_class;
+  num_evictable_ += n.num_blocks;
+  if (n.num_pending > 0) num_valuable_ += n.num_blocks;
+}
+
+// Inserts `node` into the list of its class just after `older`, or as the oldest if that is kNone.
+void PrefixCache::list_insert(NodeId node, NodeId older) {
+  Node& n = nodes_[node];
+  EvictionList& list = lists_[n.eviction_class];
+  n.older = older;
+  n.newer = older == kNone ? list.oldest : nodes_[older].newer;
+  (n.older == kNone ? list.oldest : nodes_[n.older].newer) = node;
+  (n.newer == kNone ? list.newest : nodes_[n.newer].older) = node;
+}
+
+// `node` is no longer evictable.
 void PrefixCache::list_remove(NodeId node) {
   const Node& n = nodes_[node];
-  (n.older == kNone ? oldest_ : nodes_[n.older].newer) = n.newer;
-  (n.newer == kNone ? newest_ : nodes_[n.newer].older) = n.older;
+  EvictionList& list = lists_[n.eviction_class];
+  (n.older == kNone ? list.oldest : nodes_[n.older].newer) = n.newer;
+  (n.newer == kNone ? list.newest : nodes_[n.newer].older) = n.older;
+  if (list.oldest == kNone) filled_lists_ &= ~(uint64_t{1} << n.eviction_class);
+  num_evictable_ -= n.num_blocks;
+  if (n.num_pending > 0) num_valuable_ -= n.num_blocks;
 }
 
 }  // namespace hocket

@@ -11,19 +11,35 @@
 // path are the first blocks of its block table. The node that a user pins always ends where the user's path ends. When
 // a path must end inside a run, the run is split, and the lower part keeps the node's identity, so pins stay valid.
 //
-// Blocks on no pinned path are evictable, least recently released first, a leaf's last block before the others. The
-// unpinned nodes stand in one list ordered by the time they were unpinned, deeper nodes first; a node's descendants are
-// therefore always before it, the head of the list is always a leaf, and evicting one block is O(1).
+// Blocks on no pinned path are evictable, the least valuable class first (Echo section 4.2): what only offline requests
+// have used, what an online request has used, what one pending offline prompt begins with, two, and so on. Within a
+// class the least recently released comes first, a leaf's last block before the others; that a prompt begins or ceases
+// to be pending counts as a release of what it would use. Without offline requests there is one class, so this is LRU.
+//
+// The unpinned nodes stand in one list per class, and evicting one block is O(1), because the head of the lowest list
+// that is not empty is a leaf. Proof: the descendants of an unpinned node are unpinned, so a child of that head would
+// stand in a list. Not in a lower one: those are empty. Not in a higher one: by (1). Not in the same: by (2).
+//
+// (1) A child's class is at most its parent's. A class depends on two things only: whether an online request has used
+//     the node, which is recorded on the whole path, and how many pending prompts begin with its path, which is kept at
+//     least the sum of its children's. What a caller says against that is cut off or ignored.
+// (2) In one list a node stands before its ancestors. Nodes enter at the newest end, and only in walks up a path to the
+//     root (unpin, add_pending): all unpinned ancestors of the node enter after it, in the same walk. Where a run is
+//     split, its parts are neighbours in the list.
+//
+// A run is uniform: all its blocks count the same pending prompts and have had the same users. Where that changes, the
+// run is cut.
 //
 // The tree owns its blocks: extend() takes them over and evict() gives their units back to the pool.
 //
-// What later features need to know of a run (other tiers, pending offline users, leases) are fields of Node, summed
-// along the path as num_users is, or an eviction list of their own.
+// What later features need to know of a run (other tiers, leases) are fields of Node, summed along the path as
+// num_users is, or an eviction class of their own.
 //
-// Cost: acquire() and extend() are linear in the tokens compared, pin and unpin in the depth of the path.
+// Cost: acquire(), extend(), add_pending() are linear in the tokens compared, pin and unpin in the depth of the path.
 // Thread safety: none. Allocation: only when a salt is new, or when there are more roots than ever before.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -39,14 +55,17 @@ namespace hocket {
 
 class PrefixCache {
  public:
+  // Not task-aware: one class for all, which is LRU; what is pending is counted all the same.
   // REQUIRES: `pool` outlives this; block_size >= 1.
-  PrefixCache(BlockPool* pool, int32_t block_size);
+  PrefixCache(BlockPool* pool, int32_t block_size, bool is_task_aware = true);
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
   // Finds the longest cached prefix of `tokens` in complete blocks under `salt`, pins its node and appends the blocks
   // of its path to *blocks. Always returns a node, the root if nothing matches. Caller must release() it.
-  NodeId acquire(std::string_view salt, std::span<const int32_t> tokens, std::vector<BlockId>* blocks);
+  // is_online: the path counts as used by an online request from now on.
+  NodeId acquire(std::string_view salt, std::span<const int32_t> tokens, std::vector<BlockId>* blocks,
+                 bool is_online = true);
 
   struct Extension {
     NodeId node;           // pinned in place of the node given
@@ -56,8 +75,12 @@ class PrefixCache {
   // Appends complete blocks to the path of a pinned node. Those that the tree already has are replaced in `blocks` by
   // the tree's, and the caller's go back to the pool: two requests that computed the same block share one from then on.
   // The others become the tree's.
-  // REQUIRES: `node` is pinned by the caller; the caller owns `blocks`; tokens.size() == blocks.size() * block_size.
-  Extension extend(NodeId node, std::span<const int32_t> tokens, std::span<BlockId> blocks);
+  // pending[i]: pending prompts that begin with the path through block i, all that add_pending() was told; empty: none.
+  // What exceeds the count of the block before (less its other continuations') is cut off.
+  // REQUIRES: `node` is pinned by the caller; the caller owns `blocks`; tokens.size() == blocks.size() * block_size;
+  // pending is empty or as long as blocks; is_online as in the caller's acquire().
+  Extension extend(NodeId node, std::span<const int32_t> tokens, std::span<BlockId> blocks,
+                   std::span<const uint32_t> pending = {}, bool is_online = true);
 
   // Gives up a pin. REQUIRES: the caller pinned `node`.
   void release(NodeId node);
@@ -67,20 +90,37 @@ class PrefixCache {
   void unpin(NodeId node);
   void repin(NodeId node);
 
-  // Drops up to `num_blocks` evictable blocks, least recently used first; returns how many.
+  // A prompt begins (+1) or ceases (-1) to be pending: counted along its longest cached prefix in complete blocks. No
+  // count falls below 0, nor below the sum of the counts that continue it.
+  void add_pending(std::string_view salt, std::span<const int32_t> tokens, int32_t delta);
+
+  // Complete blocks of the longest cached prefix of `tokens`. Changes nothing, also not what is evicted next.
+  int32_t num_cached_blocks(std::string_view salt, std::span<const int32_t> tokens) const;
+
+  // Drops up to `num_blocks` evictable blocks, the least valuable and least recently used first; returns how many.
   int32_t evict(int32_t num_blocks);
 
   int32_t num_blocks() const { return num_blocks_; }                 // in the tree
   int32_t num_evictable_blocks() const { return num_evictable_; }    // of these, on no pinned path
   int64_t num_evicted_blocks() const { return num_evicted_total_; }  // since construction
+  // Of the evictable blocks, those that a pending prompt will use.
+  int32_t num_valuable_evictable_blocks() const { return num_valuable_; }
 
-  // The blocks from the root to the end of `node`. For checks; O(path).
+  // The blocks from the root to the end of `node`, and the pending prompts that each counts. For checks; O(path).
   std::vector<BlockId> path_blocks(NodeId node) const;
+  std::vector<int32_t> path_pending(NodeId node) const;
 
   // Throws CoreError on the first broken invariant. `pins`: the node of every user, one entry per pin. O(blocks).
   void check_invariants(std::span<const NodeId> pins) const;
 
  private:
+  // Eviction classes, lowest first: offline only, online, then by the number of pending prompts, exact up to a cap.
+  static constexpr int32_t kOfflineClass = 0;
+  static constexpr int32_t kOnlineClass = 1;
+  static constexpr int32_t kMaxPendingClass = 60;
+  static constexpr int32_t kNumClasses = kOnlineClass + kMaxPendingClass + 1;
+  static_assert(kNumClasses <= 64, "the classes that are not empty are bits of one word");
+
   struct Node {
     NodeId parent = kNone;  // kNone for roots
     BlockId first_block = kNone;
@@ -92,8 +132,22 @@ class PrefixCache {
     NodeId next_in_bucket = kNone;
     NodeId older = kNone;  // neighbours in the eviction list, if num_users == 0 and not a root
     NodeId newer = kNone;
+    int32_t num_pending = 0;            // pending prompts that begin with the path through the node; 0 for roots
+    int32_t num_pending_below = 0;      // sum over the children
     const std::string* salt = nullptr;  // key in roots_, for roots
+    uint8_t eviction_class = 0;         // whose list it is in, if num_users == 0 and not a root
+    bool is_online = false;             // an online request has used it, and so its whole path
     bool is_live = false;
+  };
+
+  struct EvictionList {
+    NodeId oldest = kNone;
+    NodeId newest = kNone;
+  };
+
+  struct Match {
+    BlockId last;
+    int32_t num_blocks;
   };
 
   struct SaltHash {
@@ -109,26 +163,36 @@ class PrefixCache {
 
   NodeId root_of(std::string_view salt);
   NodeId find_child(NodeId parent, const int32_t* tokens) const;
+  Match match_run(NodeId node, std::span<const int32_t> tokens) const;
   NodeId descend(NodeId parent, std::span<const int32_t> tokens);
+  int32_t max_pending_below(NodeId node) const;
   NodeId new_node();
-  NodeId new_child(NodeId parent, const int32_t* tokens);
+  NodeId new_child(NodeId parent, const int32_t* tokens, int32_t num_pending, bool is_online);
   NodeId split(NodeId node, BlockId last_of_upper, int32_t num_upper);
+  size_t append_uniform(NodeId* node, std::span<const int32_t> tokens, std::span<const BlockId> blocks,
+                        std::span<const uint32_t> pending, bool is_online);
   void append_run(NodeId node, std::span<const int32_t> tokens, std::span<const BlockId> blocks);
   void drop_node(NodeId node);
   void drop_root_if_unused(NodeId root);
 
   void add_user(NodeId node);
   void remove_user(NodeId node);
+  void mark_online(NodeId node);
+  void set_pending(NodeId node, int32_t num_pending);
   void bucket_insert(NodeId node);
   void bucket_remove(NodeId node);
+  uint8_t class_of(const Node& node) const;
+  void list_append(NodeId node);
   void list_insert(NodeId node, NodeId older);
   void list_remove(NodeId node);
 
   void check_node(NodeId node, std::vector<uint8_t>* seen_blocks) const;
-  void check_eviction_list() const;
+  void check_value(NodeId node, int32_t num_pending_below) const;
+  int32_t check_eviction_list(int32_t eviction_class, std::vector<uint8_t>* passed) const;
 
   BlockPool* const pool_;
   const int32_t block_size_;
+  const bool is_task_aware_;
 
   // By block, for blocks in the tree.
   std::vector<int32_t> tokens_;  // [num_blocks][block_size]
@@ -140,11 +204,12 @@ class PrefixCache {
   std::vector<NodeId> children_;  // hash table over (parent, tokens of the first block): heads of chains
   std::unordered_map<std::string, NodeId, SaltHash, std::equal_to<>> roots_;
 
-  NodeId oldest_ = kNone;  // ends of the eviction list
-  NodeId newest_ = kNone;
+  std::array<EvictionList, kNumClasses> lists_;
+  uint64_t filled_lists_ = 0;  // bit c: lists_[c] is not empty
 
   int32_t num_blocks_ = 0;
   int32_t num_evictable_ = 0;
+  int32_t num_valuable_ = 0;
   int64_t num_evicted_total_ = 0;
 };
 

@@ -15,10 +15,19 @@ std::vector<BlockId> PrefixCache::path_blocks(NodeId node) const {
   return blocks;
 }
 
+std::vector<int32_t> PrefixCache::path_pending(NodeId node) const {
+  std::vector<int32_t> counts;
+  for (; nodes_[node].parent != kNone; node = nodes_[node].parent) {
+    counts.insert(counts.begin(), static_cast<size_t>(nodes_[node].num_blocks), nodes_[node].num_pending);
+  }
+  return counts;
+}
+
 void PrefixCache::check_invariants(std::span<const NodeId> pins) const {
   const size_t num_nodes = nodes_.size();
   std::vector<int32_t> num_users(num_nodes, 0);
   std::vector<int32_t> num_children(num_nodes, 0);
+  std::vector<int32_t> num_pending_below(num_nodes, 0);
   std::vector<uint8_t> seen_blocks(next_.size(), 0);
   for (NodeId node : pins) {
     for (; node != kNone; node = nodes_[node].parent) ++num_users[node];
@@ -26,6 +35,7 @@ void PrefixCache::check_invariants(std::span<const NodeId> pins) const {
 
   int32_t num_in_tree = 0;
   int32_t num_unpinned = 0;
+  int32_t num_valuable = 0;
   size_t num_live = 0;
   size_t num_roots = 0;
   for (NodeId id = 0; id < static_cast<NodeId>(num_nodes); ++id) {
@@ -36,17 +46,27 @@ void PrefixCache::check_invariants(std::span<const NodeId> pins) const {
     num_roots += node.parent == kNone;
     num_in_tree += node.num_blocks;
     if (node.num_users == 0) num_unpinned += node.num_blocks;
-    if (node.parent != kNone) ++num_children[node.parent];
+    if (node.num_users == 0 && node.num_pending > 0) num_valuable += node.num_blocks;
+    if (node.parent == kNone) continue;
+    ++num_children[node.parent];
+    num_pending_below[node.parent] += node.num_pending;
   }
   for (size_t id = 0; id < num_nodes; ++id) {
     if (!nodes_[id].is_live) continue;
     HOCKET_CHECK(nodes_[id].num_users == num_users[id], "a node's user count differs from its pins");
     HOCKET_CHECK(nodes_[id].num_children == num_children[id], "a node's child count differs from its children");
+    check_value(static_cast<NodeId>(id), num_pending_below[id]);
   }
   HOCKET_CHECK(num_in_tree == num_blocks_ && num_unpinned == num_evictable_, "block counts differ from the tree's");
+  HOCKET_CHECK(num_valuable == num_valuable_, "the count of valuable blocks differs from the tree's");
   HOCKET_CHECK(num_roots == roots_.size(), "roots differ from the salts");
   HOCKET_CHECK(num_live + free_nodes_.size() == num_nodes, "nodes are lost");
-  check_eviction_list();
+  int32_t num_listed = 0;
+  std::vector<uint8_t> passed(num_nodes, 0);
+  for (int32_t eviction_class = 0; eviction_class < kNumClasses; ++eviction_class) {
+    num_listed += check_eviction_list(eviction_class, &passed);
+  }
+  HOCKET_CHECK(num_listed == num_evictable_, "the eviction lists are incomplete");
 }
 
 void PrefixCache::check_node(NodeId id, std::vector<uint8_t>* seen_blocks) const {
@@ -71,19 +91,35 @@ void PrefixCache::check_node(NodeId id, std::vector<uint8_t>* seen_blocks) const
   HOCKET_CHECK(length == node.num_blocks && length > 0 && last == node.last_block, "a run's length is wrong");
 }
 
-void PrefixCache::check_eviction_list() const {
-  std::vector<uint8_t> passed(nodes_.size(), 0);
+// What decides the class, and that it never rises with depth: statement (1) of prefix_cache.h.
+void PrefixCache::check_value(NodeId id, int32_t num_pending_below) const {
+  const Node& node = nodes_[id];
+  HOCKET_CHECK(node.num_pending_below == num_pending_below, "the pending prompts of a node's children are miscounted");
+  if (node.parent == kNone) return;
+  HOCKET_CHECK(node.num_pending >= num_pending_below, "a node counts fewer pending prompts than its children");
+  HOCKET_CHECK(!node.is_online || nodes_[node.parent].is_online, "a node is online and its parent is not");
+  HOCKET_CHECK(nodes_[node.parent].parent == kNone || class_of(node) <= class_of(nodes_[node.parent]),
+               "a node has a higher class than its parent");
+}
+
+// passed: the nodes of this and lower classes that are evicted before. Returns the list's blocks.
+int32_t PrefixCache::check_eviction_list(int32_t eviction_class, std::vector<uint8_t>* passed) const {
+  const EvictionList& list = lists_[eviction_class];
   int32_t num_listed = 0;
   NodeId last = kNone;
-  for (NodeId id = oldest_; id != kNone; last = id, id = nodes_[id].newer) {
+  for (NodeId id = list.oldest; id != kNone; last = id, id = nodes_[id].newer) {
     const Node& node = nodes_[id];
-    HOCKET_CHECK(node.is_live && node.parent != kNone && node.num_users == 0, "the eviction list holds a wrong node");
-    HOCKET_CHECK(node.older == last && !passed[id], "the eviction list's links differ");
-    HOCKET_CHECK(!passed[node.parent], "a node is evicted before its child");
-    passed[id] = 1;
+    HOCKET_CHECK(node.is_live && node.parent != kNone && node.num_users == 0, "an eviction list holds a wrong node");
+    HOCKET_CHECK(node.eviction_class == eviction_class && class_of(node) == eviction_class,
+                 "a node is in the list of another class");
+    HOCKET_CHECK(node.older == last && !(*passed)[id], "an eviction list's links differ");
+    HOCKET_CHECK(!(*passed)[node.parent], "a node is evicted before its child");
+    (*passed)[id] = 1;
     num_listed += node.num_blocks;
   }
-  HOCKET_CHECK(last == newest_ && num_listed == num_evictable_, "the eviction list is incomplete");
+  HOCKET_CHECK(last == list.newest, "an eviction list's end is wrong");
+  HOCKET_CHECK((filled_lists_ >> eviction_class & 1) == (list.oldest != kNone), "a list is filled and not known so");
+  return num_listed;
 }
 
 }  // namespace hocket

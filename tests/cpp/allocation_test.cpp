@@ -1,9 +1,12 @@
 // The step path allocates nothing in steady state: counted by replacing the global operator new.
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <new>
 
+#include "block_pool.h"
+#include "prefix_cache.h"
 #include "scheduler.h"
 #include "testing.h"
 
@@ -63,6 +66,40 @@ TEST(allocation, decoding_allocates_nothing) { expect_no_allocation_when_decodin
 TEST(allocation, decoding_by_priority_allocates_nothing) { expect_no_allocation_when_decoding("priority", true); }
 TEST(allocation, decoding_without_a_prefix_cache_allocates_nothing) {
   expect_no_allocation_when_decoding("fcfs", false);
+}
+
+// Prompts that share prefixes come, pend, are computed and leave, in a cache too small for them.
+TEST(allocation, the_prefix_cache_allocates_nothing_while_its_salt_lives) {
+  constexpr int32_t kBlockSize = 2;
+  BlockPool pool(/*num_units=*/64, /*units_per_block=*/1);
+  PrefixCache cache(&pool, kBlockSize);
+  std::vector<BlockId> found;
+  found.reserve(64);
+  cache.acquire("salt", {}, &found);  // pinned for good: a salt's root allocates
+  const std::array<uint32_t, 4> pending{3, 3, 2, 1};
+  const auto use = [&](int32_t i) {
+    const std::array<int32_t, 8> tokens{1, 1, i % 3, 1, i % 7, 1, i % 31, 1};
+    const bool is_online = i % 2 == 0;
+    cache.add_pending("salt", tokens, +1);
+    found.clear();
+    const NodeId node = cache.acquire("salt", tokens, &found, is_online);
+    const size_t num_found = found.size();
+    std::array<BlockId, 4> blocks;
+    const auto computed = std::span(blocks).subspan(num_found);
+    cache.evict(static_cast<int32_t>(computed.size()) - pool.num_free());
+    for (BlockId& block : computed) block = pool.allocate();
+    const auto rest = std::span(tokens).subspan(num_found * kBlockSize);
+    cache.release(cache.extend(node, rest, computed, std::span(pending).subspan(num_found), is_online).node);
+    if (i % 3 != 0) cache.add_pending("salt", tokens, -1);
+    return cache.num_cached_blocks("salt", tokens);
+  };
+  for (int32_t i = 0; i < 1000; ++i) use(i);
+
+  const int64_t num_evicted_before = cache.num_evicted_blocks();
+  const int64_t before = num_allocations;
+  for (int32_t i = 0; i < 1000; ++i) CHECK_EQ(use(i), 4);
+  CHECK_EQ(num_allocations - before, 0);
+  CHECK(cache.num_evicted_blocks() > num_evicted_before);
 }
 
 TEST(allocation, the_count_is_real) {

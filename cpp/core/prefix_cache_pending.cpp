@@ -1,0 +1,65 @@
+// What pending prompts will use. A prompt is counted by the nodes of its cached path: when it comes and goes by
+// add_pending(), and by those that are cached in between as extend() is told.
+//
+// A caller that counts wrongly (it may work with hashes) makes eviction choose badly and nothing worse: here and in
+// extend() a node's count is kept at least the sum of its children's, on which the order of eviction rests.
+
+#include <algorithm>
+
+#include "prefix_cache.h"
+
+namespace hocket {
+
+void PrefixCache::add_pending(std::string_view salt, std::span<const int32_t> tokens, int32_t delta) {
+  const auto root = roots_.find(salt);
+  if (root == roots_.end()) return;
+  NodeId node = root->second;
+  while (static_cast<int32_t>(tokens.size()) >= block_size_) {
+    const NodeId child = descend(node, tokens);
+    if (child == kNone) break;
+    node = child;
+    tokens = tokens.subspan(static_cast<size_t>(nodes_[node].num_blocks) * block_size_);
+  }
+  int32_t change_below = 0;
+  for (; node != root->second; node = nodes_[node].parent) {
+    Node& n = nodes_[node];
+    n.num_pending_below += change_below;
+    const int32_t num_pending = std::max(n.num_pending + delta, n.num_pending_below);
+    change_below = num_pending - n.num_pending;
+    set_pending(node, num_pending);
+  }
+  nodes_[node].num_pending_below += change_below;
+}
+
+// An unpinned node moves to the newest end of its class. REQUIRES: its unpinned ancestors move after it.
+void PrefixCache::set_pending(NodeId node, int32_t num_pending) {
+  Node& n = nodes_[node];
+  if (n.num_users > 0) {
+    n.num_pending = num_pending;
+  } else if (is_task_aware_) {
+    list_remove(node);
+    n.num_pending = num_pending;
+    list_append(node);
+  } else {
+    num_valuable_ += ((num_pending > 0) - (n.num_pending > 0)) * n.num_blocks;
+    n.num_pending = num_pending;
+  }
+}
+
+int32_t PrefixCache::num_cached_blocks(std::string_view salt, std::span<const int32_t> tokens) const {
+  const auto root = roots_.find(salt);
+  if (root == roots_.end()) return 0;
+  NodeId node = root->second;
+  int32_t num_cached = 0;
+  while (static_cast<int32_t>(tokens.size()) >= block_size_) {
+    node = find_child(node, tokens.data());
+    if (node == kNone) break;
+    const Match match = match_run(node, tokens);
+    num_cached += match.num_blocks;
+    if (match.num_blocks < nodes_[node].num_blocks) break;
+    tokens = tokens.subspan(static_cast<size_t>(match.num_blocks) * block_size_);
+  }
+  return num_cached;
+}
+
+}  // namespace hocket
