@@ -12,6 +12,7 @@ from schedcore.types import RequestClass
 
 Bool = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 MAX_VIOLATION_RATIO = 0.01  # of a request's gaps: its P99 ITL meets the target
@@ -32,9 +33,10 @@ class ClassReport(msgspec.Struct, frozen=True, kw_only=True):
     """One request class. Times in milliseconds; None where nothing was measured or no target set."""
 
     request_class: str
-    num_requests: int
+    num_requests: int  # that arrived
     num_finished: int
     num_refused: int
+    num_pending: int  # cut off by the horizon
     ttft_ms: Distribution | None
     itl_ms: Distribution | None
     tpot_ms: Distribution | None
@@ -87,8 +89,7 @@ def make_report(result: SimulationResult) -> Report:
     records = result.records
     if records.arrival_s.size == 0:
         raise ValueError("the workload has no requests")
-    end_s = float(np.nanmax(records.last_token_s)) if np.any(records.outcome == Outcome.FINISHED) else result.end_s
-    duration = end_s - float(records.arrival_s.min())
+    duration = _end_s(result) - float(np.nanmin(records.arrival_s))
     classes = [c for c in RequestClass if np.any(result.workload.request_class == c)]
     steps = max(result.num_steps, 1)
     return Report(
@@ -109,15 +110,24 @@ def make_report(result: SimulationResult) -> Report:
     )
 
 
+def _end_s(result: SimulationResult) -> float:
+    if result.horizon_s is not None:
+        return max(result.horizon_s, result.end_s)
+    has_finished = bool(np.any(result.records.outcome == Outcome.FINISHED))
+    return float(np.nanmax(result.records.last_token_s)) if has_finished else result.end_s
+
+
 def _class_report(result: SimulationResult, request_class: RequestClass, duration: float) -> ClassReport:
     records, workload = result.records, result.workload
-    mine = workload.request_class == request_class
+    mine = (workload.request_class == request_class) & np.isfinite(records.arrival_s)
     finished = mine & (records.outcome == Outcome.FINISHED)
-    num_requests = int(mine.sum())
+    pending = mine & (records.outcome == Outcome.PENDING)
+    decided = mine & is_decided(result)
+    num_decided = int(decided.sum())
     ttft, itl = ttft_attained(result), itl_attained(result)
     has_ttft = bool(np.isfinite(workload.ttft_target_ms[mine]).any())
     has_itl = bool(np.isfinite(workload.itl_target_ms[mine]).any())
-    attained = int((mine & ttft & itl).sum())
+    attained = int((decided & ttft & itl).sum())
     num_outputs = int(records.num_output_tokens[finished].sum())
     num_prompts = int(workload.input_tokens[finished].sum())
 
@@ -129,17 +139,18 @@ def _class_report(result: SimulationResult, request_class: RequestClass, duratio
 
     return ClassReport(
         request_class=request_class.name.lower(),
-        num_requests=num_requests,
+        num_requests=int(mine.sum()),
         num_finished=int(finished.sum()),
-        num_refused=int(mine.sum() - finished.sum()),
+        num_refused=int(mine.sum() - finished.sum() - pending.sum()),
+        num_pending=int(pending.sum()),
         ttft_ms=_distribution_ms((records.first_token_s - records.arrival_s)[finished]),
-        itl_ms=itl_distribution_ms(result.itl_histograms[request_class], _max_itl(result, finished)),
+        itl_ms=itl_distribution_ms(result.itl_histograms[request_class], _max_itl(result, mine)),
         tpot_ms=_distribution_ms(time_per_output_token(result)[finished & (records.num_output_tokens > 1)]),
         e2e_ms=_distribution_ms((records.last_token_s - records.arrival_s)[finished]),
         queue_ms=_distribution_ms((records.scheduled_s - records.arrival_s)[finished]),
-        slo_attainment_ratio=ratio(attained, num_requests) if has_ttft or has_itl else None,
-        ttft_attainment_ratio=ratio(int((mine & ttft).sum()), num_requests) if has_ttft else None,
-        itl_attainment_ratio=ratio(int((mine & itl).sum()), num_requests) if has_itl else None,
+        slo_attainment_ratio=ratio(attained, num_decided) if has_ttft or has_itl else None,
+        ttft_attainment_ratio=ratio(int((decided & ttft).sum()), num_decided) if has_ttft else None,
+        itl_attainment_ratio=ratio(int((decided & itl).sum()), num_decided) if has_itl else None,
         on_time_token_ratio=(
             1 - ratio(int(records.num_late_tokens[finished].sum()), num_outputs) if has_ttft else None
         ),
@@ -152,20 +163,32 @@ def _class_report(result: SimulationResult, request_class: RequestClass, duratio
     )
 
 
+def is_decided(result: SimulationResult) -> Bool:
+    """Per request: it has arrived, and has ended or missed a target; else the horizon left its attainment open."""
+    records = result.records
+    first_token_s = np.where(np.isnan(records.first_token_s), result.end_s, records.first_token_s)
+    is_late = first_token_s - records.arrival_s > result.workload.ttft_target_ms / 1000
+    most_gaps = np.maximum(result.workload.output_tokens - 1, 0)
+    has_missed = is_late | (records.num_itl_violations > max_violations(most_gaps))
+    return np.asarray(np.isfinite(records.arrival_s) & ((records.outcome != Outcome.PENDING) | has_missed))
+
+
 def ttft_attained(result: SimulationResult) -> Bool:
     """Per request; a refused one attains nothing."""
     records = result.records
-    is_finished = records.outcome == Outcome.FINISHED
     met = records.first_token_s - records.arrival_s <= result.workload.ttft_target_ms / 1000
-    return np.asarray(is_finished & met)
+    return np.asarray(met)
 
 
 def itl_attained(result: SimulationResult) -> Bool:
     """Per request: at most one in a hundred of its gaps, rounded down, exceeds the target."""
     records = result.records
     gaps = np.maximum(records.num_output_tokens - 1, 0)
-    met = records.num_itl_violations <= np.floor(MAX_VIOLATION_RATIO * gaps)
-    return np.asarray((records.outcome == Outcome.FINISHED) & met)
+    return np.asarray((records.outcome == Outcome.FINISHED) & (records.num_itl_violations <= max_violations(gaps)))
+
+
+def max_violations(num_gaps: Int32) -> Float64:
+    return np.asarray(np.floor(MAX_VIOLATION_RATIO * num_gaps))
 
 
 def time_per_output_token(result: SimulationResult) -> Float64:
@@ -175,8 +198,8 @@ def time_per_output_token(result: SimulationResult) -> Float64:
     return np.asarray((records.last_token_s - records.first_token_s) / gaps)
 
 
-def _max_itl(result: SimulationResult, finished: Bool) -> float:
-    return float(result.records.max_itl_s[finished].max(initial=0.0))
+def _max_itl(result: SimulationResult, mine: Bool) -> float:
+    return float(result.records.max_itl_s[mine].max(initial=0.0))
 
 
 def _distribution_ms(seconds: Float64) -> Distribution | None:

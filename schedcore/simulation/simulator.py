@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from schedcore._core import simulation
+from schedcore._core import algorithms, simulation
 from schedcore.simulation.engine import SimulatedEngine
-from schedcore.simulation.workload import Workload
+from schedcore.simulation.workload import NO_REQUEST, Workload
 from schedcore.types import RequestClass
 
 Float64 = npt.NDArray[np.float64]
@@ -22,15 +22,16 @@ UInt8 = npt.NDArray[np.uint8]
 UInt32 = npt.NDArray[np.uint32]
 
 STEPS_PER_CALL = 20_000  # between two reports of progress
+MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 2048  # the scheduler's defaults (cpp/core/config.h)
 NUM_SAMPLES = 1000  # of the scheduler's state, about, over the time in which requests arrive
 
-Progress = Callable[[int, int], None]  # requests ended, all requests
+Progress = Callable[[int, int], None]  # requests ended, all requests; with a horizon: simulated seconds, all of them
 
 
 class Outcome(IntEnum):
     """How a request ended; cpp/core/simulation_records.h."""
 
-    PENDING = 0
+    PENDING = 0  # only in a run with a horizon
     FINISHED = 1
     QUEUE_FULL = 2
     TOO_LONG = 3
@@ -71,7 +72,8 @@ class SimulationResult:
     records: Records
     samples: Samples
     itl_histograms: list[Int64]  # by RequestClass; bins of cpp/core/itl_histogram.h
-    end_s: float
+    horizon_s: float | None  # the run was to stop there
+    end_s: float  # of the last step
     busy_s: float  # sum of step times
     num_steps: int
     num_scheduled_tokens: int  # over all steps; recomputed tokens count again
@@ -87,23 +89,32 @@ def simulate(
     workload: Workload,
     engine: SimulatedEngine,
     *,
+    horizon_s: float | None = None,
     on_progress: Progress | None = None,
     keep_token_times: bool = False,
 ) -> SimulationResult:
-    """Until every request has ended. The same arguments give the same result, bit by bit.
+    """Until every request has ended, or with a horizon: until the first step that ends there or later.
 
-    Raises ValueError for a workload or settings that make no sense.
+    What the horizon cuts off stays pending; what would arrive after it is not in the result's workload.
+    The same arguments give the same result, bit by bit. Raises ValueError for what makes no sense.
     """
+    if horizon_s is not None:
+        if not horizon_s > 0:
+            raise ValueError(f"the horizon must be positive, not {horizon_s:g} s")
+        workload = workload.select((workload.arrival_s < horizon_s) | (workload.follows != NO_REQUEST))
     loop = simulation.SimulationLoop(
         engine.scheduler_config(len(workload)),
         engine.cost.to_core(),
         request_columns(workload),
         keep_token_times=keep_token_times,
-        sample_interval_s=float(workload.arrival_s.max(initial=0.0)) / NUM_SAMPLES or 1.0,
+        sample_interval_s=(horizon_s or float(workload.arrival_s.max(initial=0.0))) / NUM_SAMPLES or 1.0,
     )
-    while loop.run(STEPS_PER_CALL):
-        if on_progress is not None:
-            on_progress(loop.num_ended, len(workload))
+    report = on_progress or (lambda done, total: None)
+    if horizon_s is None:
+        while loop.run(STEPS_PER_CALL):
+            report(loop.num_ended, len(workload))
+    else:
+        run_until(loop, horizon_s, slowest_step_s(engine), report)
     loop.check_invariants()
     token_request, token_time_s = loop.token_times()
     return SimulationResult(
@@ -112,10 +123,39 @@ def simulate(
         Records(**loop.records()),
         Samples(**loop.samples()),
         [loop.itl_histogram(request_class) for request_class in RequestClass],
+        horizon_s,
         **loop.totals(),
         token_request=token_request,
         token_time_s=token_time_s,
     )
+
+
+def run_until(loop: simulation.SimulationLoop, horizon_s: float, slowest_s: float, report: Progress) -> None:
+    """In slices of so few steps that none of them but a last single one can pass the horizon."""
+    is_left = loop.now < horizon_s
+    while is_left:
+        start_s = loop.now
+        num_steps = max(1, min(STEPS_PER_CALL, int((horizon_s - start_s) / slowest_s)))
+        is_left = loop.run(num_steps) and loop.now < horizon_s
+        slowest_s = max(slowest_s, (loop.now - start_s) / num_steps)  # steps may also wait for transfers
+        report(int(min(loop.now, horizon_s)), int(horizon_s))
+
+
+def slowest_step_s(engine: SimulatedEngine) -> float:
+    """No step that computes takes longer: as many tokens and sequences as may be, each with the full context."""
+    context = engine.context_length
+    tokens = max(engine.options.get("max_num_batched_tokens", MAX_NUM_BATCHED_TOKENS), context)
+    num_decodes = engine.options.get("max_num_seqs", MAX_NUM_SEQS)
+    features = algorithms.BatchFeatures(
+        num_chunks=1.0,
+        chunk_tokens=float(tokens),
+        chunk_pairs=2.0 * tokens * context,
+        chunk_squares=float(tokens) ** 2,
+        num_decodes=float(num_decodes),
+        decode_context=float(num_decodes) * context,
+        max_context=float(context),
+    )
+    return max(engine.cost.to_core().predict(features), 1e-6)
 
 
 def request_columns(workload: Workload) -> simulation.RequestColumns:

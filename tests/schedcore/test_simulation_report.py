@@ -18,7 +18,7 @@ from schedcore.simulation.engine import SimulatedEngine
 from schedcore.simulation.model_shape import model_shape
 from schedcore.simulation.plots import save_plot
 from schedcore.simulation.report import itl_distribution_ms, make_report
-from schedcore.simulation.simulator import SimulationResult, simulate
+from schedcore.simulation.simulator import Outcome, SimulationResult, simulate
 from schedcore.simulation.token_ids import Prompts
 from schedcore.simulation.traces import read_trace
 from schedcore.simulation.workload import Workload, make_workload
@@ -155,6 +155,42 @@ def test_the_same_inputs_give_the_same_bytes() -> None:
 def test_a_workload_without_requests_has_no_report() -> None:
     with pytest.raises(ValueError, match="no requests"):
         make_report(simulate(unrelated([], [], []), ENGINE))
+
+
+def ends_of(result: SimulationResult) -> Any:
+    return result.records.last_token_s[result.records.outcome == Outcome.FINISHED]
+
+
+@pytest.mark.parametrize("horizon_s", [0.001, 0.03, 3.0, 17.3, 1e6])
+def test_a_run_with_a_horizon_is_the_beginning_of_the_whole_run(horizon_s: float) -> None:
+    rng = np.random.default_rng(5)
+    workload = unrelated(np.sort(rng.uniform(0, 20, 80)), rng.integers(1, 400, 80), rng.integers(1, 60, 80))
+    whole = simulate(workload, ENGINE, keep_token_times=True)
+    cut = simulate(workload, ENGINE, horizon_s=horizon_s, keep_token_times=True)
+    num_tokens = cut.token_time_s.size
+    assert cut.token_time_s.tolist() == whole.token_time_s[:num_tokens].tolist()
+    assert np.all(cut.token_time_s[cut.token_time_s < cut.end_s] < horizon_s)  # the last step alone may pass it
+    assert num_tokens >= int((whole.token_time_s < horizon_s).sum())
+    num_ended = int((whole.records.last_token_s <= cut.end_s).sum())
+    assert ends_of(cut).size == num_ended
+    assert int((cut.records.outcome == Outcome.PENDING).sum()) == len(cut.workload) - num_ended
+
+
+def test_a_request_that_the_horizon_cuts_off_counts_once_it_has_missed_a_target() -> None:
+    # First tokens at 14 and 26 ms; the third waits for the only two rows.
+    workload = unrelated([0.0, 0.001, 0.002], [4, 1, 1], [500, 500, 1]).with_targets(20.0, None)
+    engine = ENGINE.with_policy("fcfs", max_num_seqs=2)
+    early = make_report(simulate(workload, engine, horizon_s=0.015)).of(RequestClass.ONLINE)
+    late = make_report(simulate(workload, engine, horizon_s=1.0)).of(RequestClass.ONLINE)
+    assert (early.num_pending, late.num_pending) == (3, 3)
+    assert late.slo_attainment_ratio == 0.0  # two have missed, the first may still attain
+    whole = make_report(simulate(workload, engine)).of(RequestClass.ONLINE)
+    assert whole.slo_attainment_ratio == pytest.approx(1 / 3)
+
+
+def test_a_horizon_before_the_start_is_refused() -> None:
+    with pytest.raises(ValueError, match="horizon"):
+        simulate(unrelated([0.0], [1], [1]), ENGINE, horizon_s=0.0)
 
 
 def test_progress_is_reported_while_the_run_goes_on() -> None:
