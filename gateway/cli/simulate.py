@@ -7,27 +7,39 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gateway.cli.options import size_in_bytes
+from gateway.cli.simulation_options import (
+    POLICY_SYNTAX,
+    TRACE_HELP,
+    PolicyChoice,
+    add_model_option,
+    add_scheduler_options,
+    add_target_options,
+    fitting_trace,
+    number,
+    percent,
+    positive_int,
+    progress_bar,
+    scheduler_options,
+    seconds,
+    write_json,
+)
+from schedcore.config import POLICIES
 from schedcore.simulation import arrivals
 from schedcore.simulation.arrivals import ArrivalProcess
 from schedcore.simulation.cost_model import find_cost
 from schedcore.simulation.engine import SimulatedEngine
-from schedcore.simulation.model_shape import MODEL_SHAPES, model_shape
+from schedcore.simulation.model_shape import model_shape
 from schedcore.simulation.plots import check_format, save_plot
 from schedcore.simulation.report import ClassReport, Distribution, Report, make_report
 from schedcore.simulation.simulator import SimulationResult, simulate
 from schedcore.simulation.token_ids import Prompts
-from schedcore.simulation.traces import Trace, read_trace
 from schedcore.simulation.workload import Workload, make_workload
 from schedcore.types import RequestClass
 
@@ -43,12 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_workload_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE",
-        help="CSV, also gzipped: arrival_s, input_tokens, output_tokens, session_id, prefix_hashes",
-    )
+    group.add_argument("--trace", type=Path, metavar="FILE", help=TRACE_HELP)
     group.add_argument(
         "--lengths", metavar="FILE|IN:OUT", help="draw independent requests from a trace's lengths, or all alike"
     )
@@ -58,66 +65,38 @@ def _add_workload_options(group: argparse._ArgumentGroup) -> None:
         metavar="PROCESS",
         help=f"{arrivals.SYNTAX}; with --trace: instead of its times, sessions turn by turn",
     )
-    group.add_argument("--num-requests", type=_positive_int, metavar="N", help="only so many (with --lengths: 1000)")
-    group.add_argument("--think-s", type=_seconds, default=10.0, help="mean pause between turns (default: 10)")
-    group.add_argument("--jitter-s", type=_seconds, default=0.0, help="spread recorded times by up to so much")
+    group.add_argument("--num-requests", type=positive_int, metavar="N", help="only so many (with --lengths: 1000)")
+    group.add_argument(
+        "--think-s", type=seconds, default=10.0, metavar="S", help="mean pause between turns (default: 10)"
+    )
+    group.add_argument(
+        "--jitter-s", type=seconds, default=0.0, metavar="S", help="spread recorded times by up to so much"
+    )
     group.add_argument(
         "--offline",
         type=Path,
         metavar="FILE",
         help="a trace whose requests wait from the start, as offline work of priority 1 (online: 0)",
     )
-    group.add_argument("--ttft-ms", type=float, metavar="MS", help="target of online requests")
-    group.add_argument("--itl-ms", type=float, metavar="MS", help="target of online requests")
+    add_target_options(group)
     group.add_argument("--seed", type=int, default=0, help="of arrivals, lengths and pauses (default: 0)")
 
 
 def _add_engine_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model", choices=MODEL_SHAPES, default="llama-3-8b", help="shape (default: llama-3-8b)")
+    add_model_option(group)
     group.add_argument("--gpu", default="a100", help="a100, h100, or a profile's JSON file (default: a100)")
-    group.add_argument("--num-gpus", type=_positive_int, default=1, metavar="N", help="tensor parallel (default: 1)")
-    group.add_argument("--memory", type=size_in_bytes, default=80 * 2**30, help="of each GPU (default: 80G)")
+    group.add_argument("--num-gpus", type=positive_int, default=1, metavar="N", help="tensor parallel (default: 1)")
+    group.add_argument(
+        "--memory", type=size_in_bytes, default=80 * 2**30, metavar="SIZE", help="of each GPU (default: 80G)"
+    )
     group.add_argument(
         "--policy",
         action="append",
         type=PolicyChoice.parse,
-        metavar="NAME[:FIELD=VALUE,...]",
-        help="with settings of the scheduler if need be; more than once to compare (default: fcfs)",
+        metavar=POLICY_SYNTAX,
+        help=f"{', '.join(POLICIES)}, with settings of the scheduler if need be; repeat to compare (default: fcfs)",
     )
-    group.add_argument("--max-model-len", type=_positive_int, metavar="N", help="context (default: the model's)")
-    group.add_argument("--max-num-seqs", type=_positive_int, default=256, metavar="N", help="default: 256")
-    group.add_argument("--max-num-batched-tokens", type=_positive_int, default=2048, metavar="N", help="default: 2048")
-    group.add_argument("--block-size", type=_positive_int, default=16, metavar="N", help="default: 16")
-    group.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True)
-    group.add_argument("--enable-chunked-prefill", action=argparse.BooleanOptionalAction, default=True)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyChoice:
-    """A policy and what differs for it: `fcfs:enable_chunked_prefill=false,max_num_seqs=64`."""
-
-    label: str
-    policy: str
-    options: dict[str, bool | int | float | str]
-
-    @classmethod
-    def parse(cls, text: str) -> PolicyChoice:
-        policy, _, rest = text.partition(":")
-        options: dict[str, bool | int | float | str] = {}
-        for item in filter(None, rest.split(",")):
-            name, equals, value = item.partition("=")
-            if not equals:
-                raise argparse.ArgumentTypeError(f"{item!r} is no FIELD=VALUE")
-            options[name] = _value(value)
-        return cls(text, policy, options)
-
-
-def _value(text: str) -> bool | int | float | str:
-    try:
-        value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
-    return value if isinstance(value, bool | int | float) else text
+    add_scheduler_options(group)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,8 +112,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"hocket simulate: {error}", file=sys.stderr)
         return 1
     if args.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(reports), indent=2) + b"\n")
-        sys.stdout.buffer.flush()
+        write_json(reports)
     else:
         print_tables(reports, Console())
     return 0
@@ -149,12 +127,7 @@ def run_all(args: argparse.Namespace) -> dict[str, SimulationResult]:
         memory_bytes=args.memory * args.num_gpus,
         max_model_len=args.max_model_len,
         block_size=args.block_size,
-        options={
-            "max_num_seqs": args.max_num_seqs,
-            "max_num_batched_tokens": args.max_num_batched_tokens,
-            "enable_prefix_caching": args.enable_prefix_caching,
-            "enable_chunked_prefill": args.enable_chunked_prefill,
-        },
+        options=scheduler_options(args),
     )
     workload = make_run_workload(args, engine.context_length)
     results = {}
@@ -169,7 +142,7 @@ def make_run_workload(args: argparse.Namespace, context_length: int) -> Workload
     """Without requests that the context cannot hold; says how many those are. Raises ValueError, OSError."""
     workload = online_workload(args, context_length).with_targets(args.ttft_ms, args.itl_ms)
     if args.offline is not None:
-        pool = fitting(read_trace(args.offline), context_length).batch_workload()
+        pool = fitting_trace(args.offline, context_length, args.command).batch_workload()
         workload = workload.merged(pool.with_class(RequestClass.OFFLINE).with_priority(1))
     if not len(workload):
         raise ValueError("no request is left to simulate")
@@ -180,7 +153,7 @@ def online_workload(args: argparse.Namespace, context_length: int) -> Workload:
     if (args.trace is None) == (args.lengths is None):
         raise ValueError("say what arrives: either --trace or --lengths")
     if args.trace is not None:
-        trace = fitting(read_trace(args.trace), context_length)
+        trace = fitting_trace(args.trace, context_length, args.command)
         if args.arrivals is not None:
             pace, n = args.arrivals, args.num_requests
             return trace.paced_workload(pace, think_s=args.think_s, num_requests=n, seed=args.seed)
@@ -193,18 +166,8 @@ def online_workload(args: argparse.Namespace, context_length: int) -> Workload:
         prompts = Prompts.unrelated([alike[0]] * num_requests)
         times = args.arrivals.times(num_requests, args.seed)
         return make_workload(times, prompts, [alike[1]] * num_requests, source=args.lengths)
-    trace = fitting(read_trace(Path(args.lengths)), context_length)
+    trace = fitting_trace(Path(args.lengths), context_length, args.command)
     return trace.sampled_workload(args.arrivals, num_requests, args.seed)
-
-
-def fitting(trace: Trace, context_length: int) -> Trace:
-    kept = trace.fitting(context_length)
-    if len(kept) < len(trace):
-        left_out = f"{len(trace) - len(kept)} of {len(trace)} requests of {trace.name}"
-        print(f"hocket simulate: {left_out} exceed the context of {context_length} tokens", file=sys.stderr)
-    if not len(kept):
-        raise ValueError(f"no request of {trace.name} fits the context")
-    return kept
 
 
 def _alike(lengths: str) -> tuple[int, int] | None:
@@ -214,14 +177,6 @@ def _alike(lengths: str) -> tuple[int, int] | None:
     if not all(int(part) >= 1 for part in parts):
         raise ValueError("--lengths: a request has at least one input and one output token")
     return int(parts[0]), int(parts[1])
-
-
-@contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=None)
-        yield lambda ended, total: progress.update(task, completed=ended, total=total)
 
 
 # ---- tables ----
@@ -281,14 +236,6 @@ def engine_rows(reports: Sequence[Report]) -> list[tuple[str, list[str]]]:
     ]
 
 
-def percent(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{100 * ratio:.1f} %"
-
-
-def number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
-
-
 def percentiles(distribution: Distribution | None) -> str:
     return "–" if distribution is None else f"{distribution.p50:.0f} / {distribution.p99:.0f}"
 
@@ -301,16 +248,3 @@ def _arrival_process(text: str) -> ArrivalProcess:
         return ArrivalProcess.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _positive_int(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds")
-    return value
