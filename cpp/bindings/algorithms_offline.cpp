@@ -50,6 +50,16 @@ void bind_pool(py::module_& m) {
             return self.next(bucket, CachedPrefixFunction(num_cached_blocks));
           },
           py::arg("bucket"), py::arg("num_cached_blocks"))
+      .def(
+          "collect",
+          [](OfflinePool& self, int32_t bucket, int32_t max_requests, const py::function& num_cached_blocks) {
+            require(bucket >= 0 && bucket < OfflinePool::kNumBuckets, "no such bucket");
+            require(max_requests >= 0, "max_requests must not be negative");
+            std::vector<uint64_t> request_ids;
+            self.collect(bucket, max_requests, CachedPrefixFunction(num_cached_blocks), &request_ids);
+            return request_ids;
+          },
+          py::arg("bucket"), py::arg("max_requests"), py::arg("num_cached_blocks"))
       .def("nearest_bucket", &OfflinePool::nearest_bucket, py::arg("num_tokens"))
       .def("best_cached_bucket", &OfflinePool::best_cached_bucket)
       .def(

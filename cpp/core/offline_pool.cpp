@@ -44,6 +44,13 @@ std::optional<uint64_t> OfflinePool::next(int32_t bucket, const CachedPrefixQuer
   return buckets_[bucket].request_id(entry);
 }
 
+void OfflinePool::collect(int32_t bucket, int32_t max_requests, const CachedPrefixQuery& cache,
+                          std::vector<uint64_t>* out) {
+  picks_.clear();
+  buckets_[bucket].collect(max_requests, cache, last_taken_, &picks_);
+  for (const PendingTree::EntryId entry : picks_) out->push_back(buckets_[bucket].request_id(entry));
+}
+
 std::optional<int32_t> OfflinePool::nearest_bucket(int32_t num_tokens) const {
   const int32_t wanted = bucket_of(num_tokens);
   for (int32_t distance = 0; distance < kNumBuckets; ++distance) {

@@ -9,7 +9,8 @@
 // enters or leaves the pool.
 //
 // Cost: O(depth) per insert, removal and pick, where depth is the number of branchings on the path; reference_counts
-// is linear in the path. All but next() touch every bucket that is not empty.
+// is linear in the path; collect() in the picks and the depth. All but next() and collect() touch every bucket that is
+// not empty.
 // Thread safety: none. Allocation: only while growing.
 #pragma once
 
@@ -43,6 +44,10 @@ class OfflinePool {
   // The bucket's next pick; stays in the pool. Nothing if the bucket is empty.
   // REQUIRES: 0 <= bucket < kNumBuckets.
   std::optional<uint64_t> next(int32_t bucket, const CachedPrefixQuery& cache);
+  // Appends up to max_requests of the bucket to *out, in an order in which next() and take() could give them in turn:
+  // those cached deepest, each with its closest relatives, then the oldest with theirs. All stay in the pool.
+  // REQUIRES: 0 <= bucket < kNumBuckets.
+  void collect(int32_t bucket, int32_t max_requests, const CachedPrefixQuery& cache, std::vector<uint64_t>* out);
   // The bucket that is not empty and closest to prompts of this length, of two the one with shorter prompts; or whose
   // prompts are cached deepest. Nothing if the pool is empty.
   std::optional<int32_t> nearest_bucket(int32_t num_tokens) const;
@@ -69,7 +74,8 @@ class OfflinePool {
 
   std::array<PendingTree, kNumBuckets> buckets_;
   std::unordered_map<uint64_t, Place> places_;
-  std::vector<uint64_t> last_taken_;  // path
+  std::vector<uint64_t> last_taken_;         // path
+  std::vector<PendingTree::EntryId> picks_;  // of collect()
 };
 
 }  // namespace hocket

@@ -55,12 +55,18 @@ PendingTree::EntryId PendingTree::next(const CachedPrefixQuery& cache, Path last
     const bool is_as_deep = related != kNone && nodes_[related].hint == nodes_[heap_.front()].hint;
     const NodeId node = is_as_deep ? related : heap_.front();
     const EntryId entry = any_entry_below(node, last);
-    const int32_t cached = cache.num_cached_blocks(entries_[entry].request_id, entries_[entry].path);
-    if (cached >= nodes_[node].hint) return entry;
-    lower_hints(node, cached);
+    if (is_cached_to_hint(node, entry, cache)) return entry;
   }
   const Position at = find(last);
   return at.depth > 0 ? any_entry_below(at.node, last) : oldest_;
+}
+
+// Asks the cache about a prompt below the node; if less is cached, the hints know it then.
+bool PendingTree::is_cached_to_hint(NodeId node, EntryId entry, const CachedPrefixQuery& cache) {
+  const int32_t cached = cache.num_cached_blocks(entries_[entry].request_id, entries_[entry].path);
+  if (cached >= nodes_[node].hint) return true;
+  lower_hints(node, cached);
+  return false;
 }
 
 // The deepest node with a hint whose cached run lies on the path; kNone if there is none.

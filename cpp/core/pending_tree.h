@@ -14,8 +14,9 @@
 // in (start, end] or is 0.
 //
 // Cost: insert, remove, next and note_cached are linear in the nodes of the path, times log of the edge's length where
-// a path ends inside an edge; a failed question to the cache costs one more round, at most once per eviction. Thread
-// safety: none. Allocation: only while growing.
+// a path ends inside an edge; a failed question to the cache costs one more round, at most once per eviction. collect()
+// is linear in the picks and in the depth of the tree, times log of the picks where they are cached to many different
+// places. Thread safety: none. Allocation: only while growing.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +51,9 @@ class PendingTree {
   // The entry whose prompt is cached deepest; of equals the one that shares most with `last`; if nothing is cached,
   // that one; if nothing is shared either, the oldest. kNone if the tree is empty.
   EntryId next(const CachedPrefixQuery& cache, Path last);
+  // Appends up to max_entries picks to *out and leaves them in the tree: the first is next()'s answer, each further one
+  // what next() could answer if those before it were removed and `last` were the one before it.
+  void collect(int32_t max_entries, const CachedPrefixQuery& cache, Path last, std::vector<EntryId>* out);
   // Blocks that next()'s answer is believed to have in the cache, without asking it. An upper bound.
   int32_t deepest_hint() const { return heap_.empty() ? 0 : nodes_[heap_.front()].hint; }
 
@@ -77,6 +81,7 @@ class PendingTree {
     EntryId newer = kNone;
     EntryId next_at_node = kNone;
     EntryId prev_at_node = kNone;
+    int64_t collected = 0;  // the last collection that picked it
   };
 
   struct Node {
@@ -93,6 +98,7 @@ class PendingTree {
     NodeId last_child = kNone;
     NodeId next_sibling = kNone;
     NodeId prev_sibling = kNone;
+    int64_t exhausted = 0;  // the last collection that picked all below it
   };
 
   struct EdgeKey {
@@ -116,6 +122,21 @@ class PendingTree {
   uint64_t first_hash(const Node& node) const { return entries_[node.sample].path[node.start]; }
   NodeId deepest_hinted_on(Path path) const;
   EntryId any_entry_below(NodeId node, Path close_to) const;
+  bool is_cached_to_hint(NodeId node, EntryId entry, const CachedPrefixQuery& cache);
+
+  struct Picks {
+    std::vector<EntryId>* out;
+    size_t max_size;
+    bool is_full() const { return out->size() >= max_size; }
+  };
+  EntryId collect_cached(EntryId first, const CachedPrefixQuery& cache, Picks* picks);
+  void collect_relatives(EntryId entry, NodeId top, Picks* picks);
+  void collect_below(NodeId top, Picks* picks);
+  void collect_entry(EntryId entry, Picks* picks);
+  bool is_collected(EntryId entry) const { return entries_[entry].collected == collection_; }
+  NodeId hinted_above(EntryId entry) const;
+  NodeId top_level(EntryId entry) const;
+  void advance_frontier();
 
   NodeId allocate_node();
   void free_node(NodeId node);
@@ -142,7 +163,9 @@ class PendingTree {
   std::vector<Entry> entries_;
   std::vector<EntryId> free_entries_;
   std::unordered_map<EdgeKey, NodeId, EdgeKeyHash> edges_;
-  std::vector<NodeId> heap_;  // nodes with a hint, deepest first
+  std::vector<NodeId> heap_;       // nodes with a hint, deepest first
+  std::vector<int32_t> frontier_;  // of the heap, while collecting: places whose parents were taken, deepest first
+  int64_t collection_ = 0;         // collections so far
   EntryId oldest_ = kNone;
   EntryId newest_ = kNone;
 };

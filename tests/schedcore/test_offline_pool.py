@@ -57,6 +57,15 @@ class Twin:
         elif depth == 0:
             assert picked == next(iter(members))
 
+    def check_collection(self, bucket: int, picked: list[int], max_requests: int) -> None:
+        """As many as there are, each what the pool could pick next if those before it were taken."""
+        num_members = sum(bucket_of(n) == bucket for n, _ in self.pending.values())
+        assert len(picked) == min(max_requests, num_members)
+        rest = Twin(dict(self.pending), self.cache, self.last)
+        for request_id in picked:
+            rest.check_pick(bucket, request_id)
+            rest.last = rest.pending.pop(request_id)[1]
+
     def reference_counts(self, path: Path) -> list[int]:
         others = [other for _, other in self.pending.values()]
         return [sum(other[: i + 1] == path[: i + 1] for other in others) for i in range(len(path))]
@@ -90,6 +99,10 @@ def check_twin_and_pool_agree(rng: np.random.Generator, num_operations: int) -> 
             assert pool.remove(victim)
             del twin.pending[victim]
         for bucket in range(8):
+            if rng.random() < 0.1:
+                max_requests = int(rng.integers(0, 60))
+                collected = pool.collect(bucket, max_requests, lambda id_, path: twin.num_cached(paths[id_]))
+                twin.check_collection(bucket, collected, max_requests)
             picked = pool.next(bucket, lambda id_, path: twin.num_cached(paths[id_]))
             twin.check_pick(bucket, picked)
             if picked is not None and rng.random() < 0.08:
@@ -99,6 +112,21 @@ def check_twin_and_pool_agree(rng: np.random.Generator, num_operations: int) -> 
         assert pool.reference_counts(hashes(asked)).tolist() == twin.reference_counts(asked)
         assert len(pool) == len(twin.pending)
         pool.check_invariants()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_collection_begins_with_the_next_pick_and_has_none_twice(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    paths = [random_path(rng) for _ in range(200)]
+    pool = pool_of(*paths)
+    for path in paths[:20]:
+        pool.note_cached(hashes(path), len(path))
+    for num_left in range(200, 0, -1):
+        collected = pool.collect(0, num_left + 1, lambda id_, path: len(path) // 2)
+        assert len(set(collected)) == len(collected) == num_left
+        assert collected[0] == pool.next(0, lambda id_, path: len(path) // 2)
+        pool.check_invariants()
+        assert pool.take(collected[int(rng.integers(0, 3)) % num_left])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -159,6 +187,51 @@ def test_an_evicted_match_is_found_out() -> None:
     pool = pool_of((1, 2), (3, 4))
     pool.note_cached(hashes((3, 4)), 2)
     assert pool.next(0, nothing_cached) == 0
+
+
+def test_a_collection_without_cache_is_by_age_each_with_its_relatives() -> None:
+    pool = pool_of((1, 2), (9,), (), (1, 3), (9, 9), (1, 2, 5), ())
+    assert pool.collect(0, 10, nothing_cached) == [0, 5, 3, 1, 4, 2, 6]
+    assert pool.collect(0, 2, nothing_cached) == [0, 5]
+    assert pool.collect(0, 0, nothing_cached) == []
+    assert pool.collect(1, 10, nothing_cached) == []
+    assert len(pool) == 7
+
+
+def test_relatives_are_collected_by_the_depth_they_share() -> None:
+    path = (1, 2, 3, 4)
+    pool = pool_of(path, (8,), (1, 9), (1, 2, 3, 9), (1, 2, 9), (1, 2, 3, 4, 5), path)
+    order = pool.collect(0, 10, nothing_cached)
+    assert order == [0, 6, 5, 3, 4, 2, 1]
+
+
+def test_a_collection_goes_on_with_the_next_deepest_match() -> None:
+    """All share a first block, as of one instruction; documents 2 and 4 are cached, their questions differ."""
+    pool = pool_of((1, 7), (1, 2, 3, 10), (1, 4, 10), (1, 2, 3, 11), (1, 4, 11), (5,))
+    pool.note_cached(hashes((1, 4)), 2)
+    pool.note_cached(hashes((1, 2, 3)), 3)
+    cached = {0: 1, 1: 3, 2: 2, 3: 3, 4: 2, 5: 0}
+    assert pool.collect(0, 10, lambda id_, path: cached[id_]) == [1, 3, 2, 4, 0, 5]
+
+
+def test_a_collection_finds_out_what_was_evicted() -> None:
+    pool = pool_of((1, 2), (3, 4), (5, 6))
+    pool.note_cached(hashes((1, 2)), 2)
+    pool.note_cached(hashes((3, 4)), 2)
+    pool.note_cached(hashes((5, 6)), 2)
+    cached = {0: 0, 1: 1, 2: 2}
+    assert pool.collect(0, 10, lambda id_, path: cached[id_]) == [2, 1, 0]
+
+
+def test_long_chains_of_prompts_are_collected() -> None:
+    pool = algorithms.OfflinePool()
+    path = hashes(tuple(range(3000)))
+    for request_id in range(3000):
+        pool.insert(request_id, 1, path[: request_id + 1])
+    pool.note_cached(path, 2000)
+    order = pool.collect(0, 3000, lambda id_, path: min(len(path), 2000))
+    assert sorted(order) == list(range(3000))
+    assert order[0] >= 1999
 
 
 def test_nearest_bucket_prefers_the_shorter_of_two() -> None:
