@@ -108,25 +108,33 @@ void PrefixCache::repin(NodeId node) {
 
 int32_t PrefixCache::evict(int32_t num_blocks) {
   int32_t num_evicted = 0;
-  for (; num_evicted < num_blocks && filled_lists_ != 0; ++num_evicted) {
+  while (num_evicted < num_blocks && filled_lists_ != 0) {
     const NodeId oldest = lists_[std::countr_zero(filled_lists_)].oldest;
-    Node& node = nodes_[oldest];
-    HOCKET_CHECK(node.num_children == 0 && node.num_users == 0, "the least valuable unpinned node is not a leaf");
-    const BlockId block = node.last_block;
-    node.last_block = prev_[block];
-    --node.num_blocks;
-    --num_blocks_;
-    --num_evictable_;
-    num_valuable_ -= node.num_pending > 0;
-    pool_->release(block);
-    if (node.last_block == kNone) {
-      drop_node(oldest);
-    } else {
-      next_[node.last_block] = kNone;
-    }
+    num_evicted += shorten(oldest, num_blocks - num_evicted);
   }
   num_evicted_total_ += num_evicted;
   return num_evicted;
+}
+
+// Drops up to `max_blocks` blocks from the end of an unpinned leaf, and the leaf with its last; returns how many.
+int32_t PrefixCache::shorten(NodeId leaf, int32_t max_blocks) {
+  Node& node = nodes_[leaf];
+  HOCKET_CHECK(node.num_children == 0 && node.num_users == 0, "the least valuable unpinned node is not a leaf");
+  const int32_t num_dropped = std::min(max_blocks, node.num_blocks);
+  for (int32_t i = 0; i < num_dropped; ++i) {
+    pool_->release(node.last_block);
+    node.last_block = prev_[node.last_block];
+  }
+  node.num_blocks -= num_dropped;
+  num_blocks_ -= num_dropped;
+  num_evictable_ -= num_dropped;
+  if (node.num_pending > 0) num_valuable_ -= num_dropped;
+  if (node.last_block == kNone) {
+    drop_node(leaf);
+  } else {
+    next_[node.last_block] = kNone;
+  }
+  return num_dropped;
 }
 
 // ---- finding ----

@@ -172,6 +172,7 @@ class PrefixCache {
   size_t append_uniform(NodeId* node, std::span<const int32_t> tokens, std::span<const BlockId> blocks,
                         std::span<const uint32_t> pending, bool is_online);
   void append_run(NodeId node, std::span<const int32_t> tokens, std::span<const BlockId> blocks);
+  int32_t shorten(NodeId leaf, int32_t max_blocks);
   void drop_node(NodeId node);
   void drop_root_if_unused(NodeId root);
 
