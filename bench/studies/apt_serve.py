@@ -317,12 +317,13 @@ def build(scale: Scale, processes: int, num_seeds: int | None) -> Document:
 def describe(scale: Scale) -> str:
     engine = base_engine()
     tokens = engine.cache_bytes // engine.model.kv_bytes_per_token
+    projection_ms = 1900 * 1000 * engine.cost.coefficients.hidden_token
     means = "; ".join(f"{data.name} {data.lengths(engine.context_length).means}" for data in scale.data_sets)
     return (
         f"OPT-13B on one A100 of 40 GB, of which 90 % are used: room for K and V of {tokens:,} tokens. "
         f"{scale.num_requests:,} requests per run; {scale.num_seeds} seeds in the tables, {scale.num_curve_seeds} in "
         f"the curves. Mean prompt + answer in tokens: {means}. A request of 1,900 tokens with a hidden cache costs "
-        f"{1900 * engine.cost.coefficients.hidden_token * 1000:.0f} ms in every step for its projection, by a cost that "
+        f"{projection_ms:.0f} ms in every step for its projection, by a cost that "
         "is computed from shapes: this bounds what the hybrid cache can gain on long prompts."
     )
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from schedcore.simulation.report import ClassReport, is_decided, make_report, time_per_output_token, ttft_attained
+from schedcore.simulation.report import (
+    ClassReport,
+    Distribution,
+    is_decided,
+    make_report,
+    time_per_output_token,
+    ttft_attained,
+)
 from schedcore.simulation.simulator import Outcome, SimulationResult
 from schedcore.types import RequestClass
 
@@ -56,10 +63,10 @@ def measure(result: SimulationResult) -> Measurement:
         tpot_attainment=share_attained(result, time_per_output_token(result)),
         strict_attainment=share_attained(result, result.records.max_itl_s),
         goodput=value(online, lambda c: c.goodput),
-        ttft_mean_s=value(online, lambda c: c.ttft_ms and c.ttft_ms.mean / 1000),
-        ttft_p99_s=value(online, lambda c: c.ttft_ms and c.ttft_ms.p99 / 1000),
-        tpot_mean_ms=value(online, lambda c: c.tpot_ms and c.tpot_ms.mean),
-        itl_p99_ms=value(online, lambda c: c.itl_ms and c.itl_ms.p99),
+        ttft_mean_s=value(online, lambda c: of(c.ttft_ms, "mean") / 1000),
+        ttft_p99_s=value(online, lambda c: of(c.ttft_ms, "p99") / 1000),
+        tpot_mean_ms=value(online, lambda c: of(c.tpot_ms, "mean")),
+        itl_p99_ms=value(online, lambda c: of(c.itl_ms, "p99")),
         online_tokens_per_s=value(online, lambda c: c.output_tokens_per_second),
         online_cached=value(online, lambda c: c.cached_prompt_ratio),
         longest_first_s=longest_first_s(result),
@@ -78,6 +85,10 @@ def measure(result: SimulationResult) -> Measurement:
 def value(report: ClassReport | None, get: Callable[[ClassReport], float | None]) -> float:
     found = None if report is None else get(report)
     return float("nan") if found is None else found
+
+
+def of(distribution: Distribution | None, percentile: str) -> float:
+    return float("nan") if distribution is None else float(getattr(distribution, percentile))
 
 
 def share_attained(result: SimulationResult, gap_s: Float64) -> float:
