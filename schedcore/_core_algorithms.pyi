@@ -9,6 +9,8 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from schedcore._core import BatchPlan
+
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
@@ -38,7 +40,7 @@ class Knapsack:
 
 def knapsack_hidden_units(kv_units: int, hidden_ratio: float, block_units: int) -> int: ...
 
-# cpp/core/latency_model.h, latency_refiner.h, recursive_least_squares.h, max_tracker.h
+# cpp/core/latency_model.h, plan_features.h, latency_refiner.h, recursive_least_squares.h, max_tracker.h
 
 class BatchFeatures:
     num_chunks: float
@@ -62,6 +64,9 @@ class LatencyBatch:
     def add_hidden(self, tokens: int) -> None: ...
     def remove_hidden(self, tokens: int) -> None: ...
     def clear(self) -> None: ...
+
+def plan_features(plan: BatchPlan) -> BatchFeatures:
+    """Of a plan that schedule() returned, before the next one."""
 
 class LatencyCoefficients:
     step_base: float

@@ -3,9 +3,11 @@
 #include <string>
 
 #include "algorithms.h"
+#include "bindings.h"
 #include "latency_model.h"
 #include "latency_refiner.h"
 #include "max_tracker.h"
+#include "plan_features.h"
 #include "recursive_least_squares.h"
 
 namespace py = pybind11;
@@ -54,6 +56,7 @@ void bind_latency_batch(py::module_& m) {
       .def("add_hidden", &LatencyBatch::add_hidden, py::arg("tokens"))
       .def("remove_hidden", &LatencyBatch::remove_hidden, py::arg("tokens"))
       .def("clear", &LatencyBatch::clear);
+  m.def("plan_features", [](const PlanObject& plan) { return plan_features(*plan.plan); }, py::arg("plan"));
 }
 
 void bind_latency_model(py::module_& m) {
