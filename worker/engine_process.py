@@ -5,34 +5,26 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import re
 import signal
 import time
-from pathlib import Path
 
 import msgspec
-import torch
 
 from schedcore import wire
 from schedcore._core import Scheduler, SchedulerConfig
 from schedcore.config import EngineConfig
-from schedcore.model_path import ModelNotFoundError, resolve_model
+from schedcore.model_path import ModelNotFoundError
 from schedcore.types import EngineInfo
-from worker import ops
 from worker.engine import Engine, EngineLimits
 from worker.engine_server import EngineServer
 from worker.errors import WorkerError
 from worker.gateway_link import GatewayLink
-from worker.loader import load_model
-from worker.memory import MemoryPlan, allocate_pool, free_cpu_bytes, free_cuda_bytes, plan_memory
-from worker.model_runner import ModelRunner
-from worker.models.decoder import DecoderModel
-from worker.models.model_config import ModelConfig, read_model_config
-from worker.warm_up import warm_up
+from worker.loaded_runner import LoadedRunner, load_runner
+from worker.memory import MemoryPlan
+from worker.models.model_config import ModelConfig
 
 logger = logging.getLogger("worker")
 
-CPU_WARM_UP_TOKENS = 16
 FAREWELL_MS = 1000  # that a gateway may take to say Hello to an engine that could not start
 
 
@@ -64,53 +56,15 @@ def serve(config: EngineConfig, link: GatewayLink, started: float) -> int:
 
 def build_engine(config: EngineConfig, started: float) -> tuple[Engine, EngineInfo]:
     """Raises WorkerError, ModelNotFoundError or ValueError for a wrong configuration or checkpoint."""
-    device = _resolve_device(config.device)
-    ops.set_num_threads(config.num_threads or torch.get_num_threads())
-    folder = resolve_model(config.model)
-    model_config = read_model_config(folder)
-    logger.info("loading %s (%s) on %s", folder, model_config.architecture, device)
-    model, dtype = load_model(
-        folder, model_config, dtype=config.dtype, device=device, max_positions=config.max_model_len
-    )
-    free_bytes = _warm_up_and_measure(model, config, dtype, device)
-    memory = plan_memory(config, model_config, dtype, free_bytes)
-    pool = allocate_pool(memory, config, model_config, dtype, device)
-    runner = ModelRunner(
-        model,
-        pool,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        seed=config.seed,
-    )
+    loaded = load_runner(config)
     limits = EngineLimits(
-        vocab_size=model_config.vocab_size,
-        max_model_len=memory.max_model_len,
+        vocab_size=loaded.config.vocab_size,
+        max_model_len=loaded.memory.max_model_len,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_waiting=config.max_num_waiting,
     )
-    engine = Engine(_make_core(config, model_config, memory), runner, limits, time.monotonic)
-    return engine, _describe(config, folder, model_config, memory, dtype, device, started)
-
-
-def _resolve_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, not {name!r}")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {name} was asked for, but there is no CUDA device")
-    return device
-
-
-def _warm_up_and_measure(model: DecoderModel, config: EngineConfig, dtype: torch.dtype, device: torch.device) -> int:
-    """Bytes that the pool may take."""
-    is_cuda = device.type == "cuda"
-    max_len = min(config.max_model_len or model.config.max_positions, model.config.max_positions)
-    # on CUDA the largest step, so that what is free afterwards is what the pool may have
-    num_tokens = config.max_num_batched_tokens if is_cuda else min(CPU_WARM_UP_TOKENS, max_len)
-    warm_up(model, num_tokens=num_tokens, num_samples=config.max_num_seqs, max_len=max_len, dtype=dtype, device=device)
-    return free_cuda_bytes(device) if is_cuda else free_cpu_bytes()
+    engine = Engine(_make_core(config, loaded.config, loaded.memory), loaded.runner, limits, time.monotonic)
+    return engine, _describe(config, loaded, started)
 
 
 def _make_core(config: EngineConfig, model: ModelConfig, memory: MemoryPlan) -> Scheduler:
@@ -131,20 +85,13 @@ def _make_core(config: EngineConfig, model: ModelConfig, memory: MemoryPlan) -> 
     )
 
 
-def _describe(
-    config: EngineConfig,
-    folder: Path,
-    model: ModelConfig,
-    memory: MemoryPlan,
-    dtype: torch.dtype,
-    device: torch.device,
-    started: float,
-) -> EngineInfo:
+def _describe(config: EngineConfig, loaded: LoadedRunner, started: float) -> EngineInfo:
+    memory = loaded.memory
     return EngineInfo(
-        model=config.served_model_name or folder.name,
-        dtype=str(dtype).removeprefix("torch."),
-        device=str(device),
-        vocab_size=model.vocab_size,
+        model=config.served_model_name or loaded.folder.name,
+        dtype=loaded.dtype_name,
+        device=str(loaded.device),
+        vocab_size=loaded.config.vocab_size,
         max_model_len=memory.max_model_len,
         block_size=config.block_size,
         num_units=memory.num_units,

@@ -1,0 +1,84 @@
+"""A checkpoint and a configuration become an executor: the model on its device, and the pool it runs on."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from schedcore.config import EngineConfig
+from schedcore.model_path import resolve_model
+from worker import ops
+from worker.loader import load_model
+from worker.memory import MemoryPlan, allocate_pool, free_cpu_bytes, free_cuda_bytes, plan_memory
+from worker.model_runner import ModelRunner
+from worker.models.decoder import DecoderModel
+from worker.models.model_config import ModelConfig, read_model_config
+from worker.unit_pool import UnitPool
+from worker.warm_up import warm_up
+
+logger = logging.getLogger("worker")
+
+CPU_WARM_UP_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRunner:
+    folder: Path
+    config: ModelConfig
+    dtype: torch.dtype  # of weights and cache
+    device: torch.device
+    memory: MemoryPlan
+    pool: UnitPool
+    runner: ModelRunner
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+
+def load_runner(config: EngineConfig) -> LoadedRunner:
+    """Raises WorkerError, ModelNotFoundError or ValueError for a wrong configuration or checkpoint."""
+    device = _resolve_device(config.device)
+    ops.set_num_threads(config.num_threads or torch.get_num_threads())
+    folder = resolve_model(config.model)
+    model_config = read_model_config(folder)
+    logger.info("loading %s (%s) on %s", folder, model_config.architecture, device)
+    model, dtype = load_model(
+        folder, model_config, dtype=config.dtype, device=device, max_positions=config.max_model_len
+    )
+    free_bytes = _warm_up_and_measure(model, config, dtype, device)
+    memory = plan_memory(config, model_config, dtype, free_bytes)
+    pool = allocate_pool(memory, config, model_config, dtype, device)
+    runner = ModelRunner(
+        model,
+        pool,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        seed=config.seed,
+    )
+    return LoadedRunner(folder, model_config, dtype, device, memory, pool, runner)
+
+
+def _resolve_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, not {name!r}")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name} was asked for, but there is no CUDA device")
+    return device
+
+
+def _warm_up_and_measure(model: DecoderModel, config: EngineConfig, dtype: torch.dtype, device: torch.device) -> int:
+    """Bytes that the pool may take."""
+    is_cuda = device.type == "cuda"
+    max_len = min(config.max_model_len or model.config.max_positions, model.config.max_positions)
+    # on CUDA the largest step, so that what is free afterwards is what the pool may have
+    num_tokens = config.max_num_batched_tokens if is_cuda else min(CPU_WARM_UP_TOKENS, max_len)
+    warm_up(model, num_tokens=num_tokens, num_samples=config.max_num_seqs, max_len=max_len, dtype=dtype, device=device)
+    return free_cuda_bytes(device) if is_cuda else free_cpu_bytes()
