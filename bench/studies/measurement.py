@@ -33,6 +33,7 @@ class Measurement:
     tpot_attainment: float  # TTFT in time, and the mean gap of the request no longer than the ITL target
     strict_attainment: float  # TTFT in time, and no gap above the target
     goodput: float  # online requests per second that attain both
+    tpot_goodput: float  # that attain TTFT and TPOT
     ttft_mean_s: float
     ttft_p99_s: float
     tpot_mean_ms: float
@@ -55,14 +56,16 @@ def measure(result: SimulationResult) -> Measurement:
     report = make_report(result)
     of_class = {c.request_class: c for c in report.classes}
     online, offline = of_class.get("online"), of_class.get("offline")
+    tpot_attainment = share_attained(result, time_per_output_token(result))
     return Measurement(
         cost_model=report.cost_model,
         attainment=value(online, lambda c: c.slo_attainment_ratio),
         ttft_attainment=value(online, lambda c: c.ttft_attainment_ratio),
         itl_attainment=value(online, lambda c: c.itl_attainment_ratio),
-        tpot_attainment=share_attained(result, time_per_output_token(result)),
+        tpot_attainment=tpot_attainment,
         strict_attainment=share_attained(result, result.records.max_itl_s),
         goodput=value(online, lambda c: c.goodput),
+        tpot_goodput=tpot_attainment * num_decided_online(result) / report.duration_s,
         ttft_mean_s=value(online, lambda c: of(c.ttft_ms, "mean") / 1000),
         ttft_p99_s=value(online, lambda c: of(c.ttft_ms, "p99") / 1000),
         tpot_mean_ms=value(online, lambda c: of(c.tpot_ms, "mean")),
@@ -102,6 +105,10 @@ def share_attained(result: SimulationResult, gap_s: Float64) -> float:
     finished = result.records.outcome == Outcome.FINISHED
     in_time = np.nan_to_num(gap_s, nan=0.0) <= result.workload.itl_target_ms / 1000
     return float((finished & ttft_attained(result) & in_time)[decided].mean())
+
+
+def num_decided_online(result: SimulationResult) -> int:
+    return int(((result.workload.request_class == RequestClass.ONLINE) & is_decided(result)).sum())
 
 
 def longest_first_s(result: SimulationResult) -> float:

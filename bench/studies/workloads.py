@@ -81,17 +81,15 @@ def azure_arrivals() -> Float64:
 
 
 def azure_times(rate: float, duration_s: float, seed: int) -> Float64:
-    """A stretch of the recorded arrivals, stretched or compressed in time to that many per second on average.
+    """A stretch of the recorded arrivals, scaled in time to last so long at that many requests per second.
 
     The seed chooses where the stretch begins; what runs past the end of the record goes on at its beginning.
     """
     recorded = azure_arrivals()
     gaps = np.diff(recorded, append=recorded[-1] + recorded[-1] / recorded.size)
     first = int(np.random.default_rng([seed, 3]).integers(0, gaps.size)) if seed else 0
-    num_requests = int(rate * duration_s * 1.5) + 50
-    chosen = np.resize(np.roll(gaps, -first), num_requests)
-    times = np.cumsum(chosen * (1 / rate) / gaps.mean())
-    return np.asarray(times[times < duration_s])
+    times = np.cumsum(np.resize(np.roll(gaps, -first), max(1, round(rate * duration_s))))
+    return np.asarray(times * (duration_s / times[-1]))
 
 
 @dataclass(frozen=True, slots=True)
