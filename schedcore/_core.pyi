@@ -28,6 +28,7 @@ class AddStatus:
     TOO_LONG: AddStatus  # could never be computed: see Scheduler::add_request in cpp/core/scheduler.h
     DUPLICATE_ID: AddStatus
     INVALID: AddStatus  # empty prompt, negative token id, max_tokens < 1, min_tokens < 0, bad class or arrival
+    name: str  # of the member
 
 class SchedulerConfig:
     def __init__(

@@ -21,6 +21,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     seed: int = 0  # for requests without one
+    decision_record: str | None = None  # new file for the scheduler's calls (schedcore/decision_record.py); None: none
 
     # Performance
     block_size: int = 16  # tokens per block; larger: less metadata, coarser prefix reuse

@@ -7,13 +7,17 @@ import logging
 import os
 import signal
 import time
+from pathlib import Path
 
 import msgspec
 
 from schedcore import wire
-from schedcore._core import Scheduler, SchedulerConfig
+from schedcore._core import Scheduler
 from schedcore.config import EngineConfig
+from schedcore.decision_record import check_new
 from schedcore.model_path import ModelNotFoundError
+from schedcore.recipe import Recipe
+from schedcore.recording_scheduler import RecordingScheduler
 from schedcore.types import EngineInfo
 from worker.engine import Engine, EngineLimits
 from worker.engine_server import EngineServer
@@ -56,6 +60,8 @@ def serve(config: EngineConfig, link: GatewayLink, started: float) -> int:
 
 def build_engine(config: EngineConfig, started: float) -> tuple[Engine, EngineInfo]:
     """Raises WorkerError, ModelNotFoundError or ValueError for a wrong configuration or checkpoint."""
+    if config.decision_record is not None:
+        check_new(Path(config.decision_record))
     loaded = load_runner(config)
     limits = EngineLimits(
         vocab_size=loaded.config.vocab_size,
@@ -68,21 +74,33 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Engine, EngineIn
 
 
 def _make_core(config: EngineConfig, model: ModelConfig, memory: MemoryPlan) -> Scheduler:
-    return Scheduler(
-        SchedulerConfig(
-            num_units=memory.num_units,
-            num_layers=model.num_layers,
-            layers_per_unit=memory.layers_per_unit,
-            block_size=config.block_size,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_model_len=memory.max_model_len,
-            max_num_waiting=config.max_num_waiting,
-            policy=config.policy,
-            enable_prefix_caching=config.enable_prefix_caching,
-            enable_chunked_prefill=config.enable_chunked_prefill,
-        )
+    recipe = _core_recipe(config, model, memory)
+    if config.decision_record is not None:
+        logger.info("recording decisions and prompts (as token ids) in %s", config.decision_record)
+        return RecordingScheduler(recipe, Path(config.decision_record))
+    core = recipe.build()
+    assert isinstance(core, Scheduler)
+    return core
+
+
+def _core_recipe(config: EngineConfig, model: ModelConfig, memory: MemoryPlan) -> Recipe:
+    settings = Recipe(
+        "SchedulerConfig",
+        {
+            "num_units": memory.num_units,
+            "num_layers": model.num_layers,
+            "layers_per_unit": memory.layers_per_unit,
+            "block_size": config.block_size,
+            "max_num_seqs": config.max_num_seqs,
+            "max_num_batched_tokens": config.max_num_batched_tokens,
+            "max_model_len": memory.max_model_len,
+            "max_num_waiting": config.max_num_waiting,
+            "policy": config.policy,
+            "enable_prefix_caching": config.enable_prefix_caching,
+            "enable_chunked_prefill": config.enable_chunked_prefill,
+        },
     )
+    return Recipe("Scheduler", {"config": settings})
 
 
 def _describe(config: EngineConfig, loaded: LoadedRunner, started: float) -> EngineInfo:

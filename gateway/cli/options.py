@@ -115,6 +115,11 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--enable-chunked-prefill", action=argparse.BooleanOptionalAction, help="default: on")
     group.add_argument("--seed", type=int, metavar="N", help="of requests without one (default: 0)")
     group.add_argument("--num-threads", type=int, metavar="N", help="of CPU kernels (default: all cores)")
+    group.add_argument(
+        "--decision-record",
+        metavar="FILE",
+        help="write what the scheduler is told, prompts as token ids, to a new file for hocket simulate --replay",
+    )
 
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.options import size_in_bytes
+from gateway.cli.replay import check_alone, run_replay
 from gateway.cli.simulation_options import (
     POLICY_SYNTAX,
     TRACE_HELP,
@@ -56,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_workload_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--trace", type=Path, metavar="FILE", help=TRACE_HELP)
+    group.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="a decision record (hocket serve --decision-record): repeat its calls and compare the decisions; "
+        "exit status 1 if one differs",
+    )
     group.add_argument(
         "--lengths", metavar="FILE|IN:OUT", help="draw independent requests from a trace's lengths, or all alike"
     )
@@ -102,6 +110,9 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """The exit status."""
     try:
+        if args.replay is not None:
+            check_alone(args)
+            return run_replay(args.replay, as_json=args.json)
         if args.plot is not None:
             check_format(args.plot)
         results = run_all(args)
