@@ -55,8 +55,8 @@ class DataSet:
 
 DATA_SETS = (
     DataSet("ShareGPT, long answers", "sharegpt_first", 4096, 50, (0.5, 0.7, 0.9), mean_output=1346),
-    DataSet("ShareGPT", "sharegpt_first", 4096, 50, (4, 5, 6)),
-    DataSet("L-Eval papers", "leval_papers", 16_384, 60, (0.15, 0.2, 0.25)),
+    DataSet("ShareGPT", "sharegpt_first", 4096, 50, (3, 4, 5)),
+    DataSet("L-Eval papers", "leval_papers", 16_384, 60, (0.1, 0.15, 0.2)),
 )
 
 # Figures 10 and 12, Llama2-13B: eLLM's token throughput and TTFT gain over each baseline; SLO attainment in percent

@@ -140,7 +140,7 @@ def conversations(session_rate: float, duration_s: float, max_total: int, seed: 
     include the answer's own time).
     """
     trace = read_trace(DATA / "sharegpt_turns.csv.gz").fitting(max_total)
-    numbers = trace.session_numbers
+    numbers = np.array([int(session) for session in trace.sessions])
     rng = np.random.default_rng([seed, 5])
     num_sessions = ArrivalProcess(session_rate).num_in(duration_s)
     starts = np.flatnonzero(np.diff(numbers, prepend=-1))
