@@ -43,10 +43,24 @@ def supported(settings: Sequence[Setting], base: SimulatedEngine) -> tuple[list[
         try:
             setting.engine(base)
         except ValueError as error:
-            left_out.append(f"{setting.name}: {error}")
+            unknown = unknown_options(setting, base)
+            reason = f"no option {', '.join(unknown)}" if unknown else str(error)
+            left_out.append(f"{setting.name}: {reason}")
         else:
             known.append(setting)
     return known, left_out
+
+
+def unknown_options(setting: Setting, base: SimulatedEngine) -> list[str]:
+    """Fields that neither the engine nor the scheduler's configuration has."""
+    unknown = []
+    for name, value in setting.options.items():
+        try:
+            Setting(setting.name, base.policy, {name: value}).engine(replace(base, options={}))
+        except ValueError as error:
+            if str(error).startswith("the scheduler has no such settings"):
+                unknown.append(name)
+    return unknown
 
 
 def setting_table(settings: Sequence[Setting]) -> Table:

@@ -54,7 +54,7 @@ def check_page(document: Document, folder: Path) -> dict[str, list[dict[str, str
     assert all(name in page for name in document.cost_models)
     assert document.cost_models
     assert "- third: policy must be one of" in page
-    assert "- fourth: the scheduler has no such settings: " in page
+    assert "- fourth: no option no_such_option" in page
     assert (folder / f"{document.name}.svg").read_text().lstrip().startswith("<?xml")
     tables = parse_tables(page)
     exact = msgspec.json.decode(document.to_json())["tables"]
