@@ -3,6 +3,7 @@
 Times are seconds on one monotonic clock of the caller's choice.
 """
 
+import enum
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,13 +23,12 @@ UInt8 = npt.NDArray[np.uint8]
 class CoreError(RuntimeError):
     """We are wrong: a broken invariant. The engine must stop."""
 
-class AddStatus:
-    OK: AddStatus
-    QUEUE_FULL: AddStatus
-    TOO_LONG: AddStatus  # could never be computed: see Scheduler::add_request in cpp/core/scheduler.h
-    DUPLICATE_ID: AddStatus
-    INVALID: AddStatus  # empty prompt, negative token id, max_tokens < 1, min_tokens < 0, bad class or arrival
-    name: str  # of the member
+class AddStatus(enum.Enum):
+    OK = ...
+    QUEUE_FULL = ...
+    TOO_LONG = ...  # could never be computed: see Scheduler::add_request in cpp/core/scheduler.h
+    DUPLICATE_ID = ...
+    INVALID = ...  # empty prompt, negative token id, max_tokens < 1, min_tokens < 0, bad class or arrival
 
 class SchedulerConfig:
     def __init__(
@@ -45,14 +45,42 @@ class SchedulerConfig:
         policy: str = "fcfs",
         enable_prefix_caching: bool = True,
         enable_chunked_prefill: bool = True,
+        hidden_units_per_group: int = 0,
+        num_host_units: int = 0,
+        enable_mixed_steps: bool = True,
+        preemption: str = "recompute",
+        enable_partial_caching: bool = False,
+        refine_latency: bool = False,
+        past_target_decay: float = 0.0,
+        max_wait_ms: float = 60_000,
+        max_offline_wait_ms: float = 86_400_000,
+        enable_residents: bool = True,
+        enable_deadlines: bool = True,
+        enable_plan_search: bool = True,
+        enable_task_aware_eviction: bool = True,
+        enable_reserve: bool = True,
     ) -> None:
-        """Raises ValueError naming the field, also for a pool that cannot hold one request of one block."""
+        """cpp/core/config.h. Raises ValueError naming the field, TypeError for one that does not exist."""
     @property
     def num_groups(self) -> int: ...
     @property
     def units_per_block(self) -> int: ...
     @property
     def max_blocks_per_seq(self) -> int: ...
+
+class Estimates:
+    """What the scheduler believes of the machine (cpp/core/estimates.h). Unknown: None or 0."""
+
+    def __init__(
+        self,
+        *,
+        latency: _core_algorithms.LatencyModel | None = None,
+        costs: _core_algorithms.StepCosts | None = None,
+        host_bytes_per_second: float = 0.0,
+        unit_bytes: float = 0.0,
+    ) -> None: ...
+    @property
+    def latency(self) -> _core_algorithms.LatencyModel: ...
 
 class BatchPlan:
     """See cpp/core/batch_plan.h. Arrays are views, valid until the next schedule()."""
@@ -71,6 +99,10 @@ class BatchPlan:
     block_table_index: Int64
     block_table_unit: Int32
     preempted_ids: UInt64
+    cache_kinds: Int32  # per sequence, or empty where no form other than KV is possible; so are the next two
+    uncached_tokens: Int32
+    hidden_tokens: Int32
+    transfers: list[tuple[int, int, int, int, int, bool, int]]  # HostTransfer's fields
     def __bool__(self) -> bool:
         """False if there is nothing to run."""
 
@@ -86,7 +118,7 @@ class StepOutput:
 class Scheduler:
     """Not thread-safe. schedule() and commit() alternate; add and abort may come in between, in any order."""
 
-    def __init__(self, config: SchedulerConfig) -> None: ...
+    def __init__(self, config: SchedulerConfig, estimates: Estimates | None = None) -> None: ...
     def add_request(
         self,
         request_id: int,
@@ -114,6 +146,8 @@ class Scheduler:
         """num_running, num_waiting (lists per class), num_waiting_tokens, num_units, num_free_units, num_cached_units,
         num_steps, num_prompt_tokens, num_output_tokens, num_cached_prompt_tokens, num_queried_prompt_tokens,
         num_preemptions, num_evicted_blocks, num_finished (list per FinishReason)."""
+    def latency(self) -> dict[str, Any]:
+        """model (LatencyModel), mean_relative_error, num_held_out, num_observed: cpp/core/latency_refiner.h."""
     def check_invariants(self) -> None:
         """Raises CoreError on the first broken one."""
     def reset_prefix_cache(self) -> int:

@@ -8,8 +8,7 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from schedcore._core import SchedulerConfig
-from schedcore._core_algorithms import LatencyModel
+from schedcore._core import Estimates, SchedulerConfig
 
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
@@ -40,11 +39,12 @@ class SimulationLoop:
     def __init__(
         self,
         config: SchedulerConfig,
-        latency: LatencyModel,
+        estimates: Estimates,
         requests: RequestColumns,
         *,
         keep_token_times: bool = False,
         sample_interval_s: float = 0.0,
+        overlap_transfers: bool = True,
     ) -> None:
         """Reads the arrays in place: they must not change. Raises ValueError or TypeError if they do not fit."""
     def run(self, max_steps: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-POLICIES = ("fcfs", "priority")
+POLICIES = ("fcfs", "priority", "apt", "bs", "bs_e", "bs_es", "echo", "ellm", "hocket")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 

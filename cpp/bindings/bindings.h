@@ -40,7 +40,7 @@ struct PlanObject {
   const BatchPlan* plan;
   pybind11::object owner;
   ArrayView token_ids, positions, token_row, request_ids, rows, query_start, seq_lens, sample_seqs;
-  ArrayView block_table_index, block_table_unit, preempted_ids;
+  ArrayView block_table_index, block_table_unit, preempted_ids, cache_kinds, uncached_tokens, hidden_tokens;
 };
 
 struct OutputObject {
@@ -49,6 +49,7 @@ struct OutputObject {
   ArrayView request_ids, token_ids, finish_reasons, num_output_tokens, num_cached_tokens;
 };
 
+void bind_config(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 void bind_scheduler(pybind11::module_& module);
 

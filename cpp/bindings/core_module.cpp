@@ -15,6 +15,7 @@ PYBIND11_MODULE(_core, module) {
       .value("DUPLICATE_ID", hocket::AddStatus::kDuplicateId)
       .value("INVALID", hocket::AddStatus::kInvalid)
       .finalize();
+  hocket::bind_config(module);
   hocket::bind_plan(module);
   hocket::bind_scheduler(module);
   hocket::bind_algorithms(module);

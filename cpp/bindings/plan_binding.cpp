@@ -9,6 +9,15 @@ namespace {
 #define HOCKET_VIEW(source, field) \
   def_property_readonly(#field, [](Object& object) { return object.field.get(object.source->field, object.owner); })
 
+py::list transfers(const PlanObject& object) {
+  py::list list;
+  for (const HostTransfer& t : object.plan->transfers) {
+    list.append(py::make_tuple(t.request_id, t.row, t.begin_token, t.end_token, t.num_units, t.is_to_host,
+                               static_cast<int>(t.kind)));
+  }
+  return list;
+}
+
 void bind_batch_plan(py::module_& module) {
   using Object = PlanObject;
   py::class_<PlanObject>(module, "BatchPlan")
@@ -26,6 +35,10 @@ void bind_batch_plan(py::module_& module) {
       .HOCKET_VIEW(plan, block_table_index)
       .HOCKET_VIEW(plan, block_table_unit)
       .HOCKET_VIEW(plan, preempted_ids)
+      .HOCKET_VIEW(plan, cache_kinds)
+      .HOCKET_VIEW(plan, uncached_tokens)
+      .HOCKET_VIEW(plan, hidden_tokens)
+      .def_property_readonly("transfers", &transfers)
       .def("__bool__", [](const PlanObject& object) { return !object.plan->empty(); });
 }
 

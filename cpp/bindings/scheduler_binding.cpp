@@ -56,14 +56,15 @@ class TokenIds {
 // Scheduler with the Python objects that view its plan and its output.
 class SchedulerObject {
  public:
-  explicit SchedulerObject(const SchedulerConfig& config) : scheduler_(std::make_shared<Scheduler>(config)) {
+  SchedulerObject(const SchedulerConfig& config, const Estimates& estimates)
+      : scheduler_(std::make_shared<Scheduler>(config, estimates)) {
     owner_ = py::capsule(new std::shared_ptr<Scheduler>(scheduler_),
                          [](void* pointer) { delete static_cast<std::shared_ptr<Scheduler>*>(pointer); });
   }
 
   py::object schedule(double now) {
     const BatchPlan& plan = scheduler_->schedule(now);
-    if (!plan_) plan_ = py::cast(PlanObject{&plan, owner_, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
+    if (!plan_) plan_ = py::cast(PlanObject{&plan, owner_, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
     return plan_;
   }
 
@@ -119,45 +120,20 @@ py::dict stats(SchedulerObject& object) {
                   "num_finished"_a = counters.num_finished);
 }
 
-void bind_config(py::module_& module) {
-  const SchedulerConfig defaults;
-  py::class_<SchedulerConfig>(module, "SchedulerConfig")
-      .def(py::init([](int32_t num_units, int32_t num_layers, int32_t layers_per_unit, int32_t block_size,
-                       int32_t max_num_seqs, int32_t max_num_batched_tokens, int32_t max_model_len,
-                       int32_t max_num_waiting, std::string policy, bool enable_prefix_caching,
-                       bool enable_chunked_prefill) {
-             SchedulerConfig config;
-             config.num_units = num_units;
-             config.num_layers = num_layers;
-             config.layers_per_unit = layers_per_unit;
-             config.block_size = block_size;
-             config.max_num_seqs = max_num_seqs;
-             config.max_num_batched_tokens = max_num_batched_tokens;
-             config.max_model_len = max_model_len;
-             config.max_num_waiting = max_num_waiting;
-             config.policy = std::move(policy);
-             config.enable_prefix_caching = enable_prefix_caching;
-             config.enable_chunked_prefill = enable_chunked_prefill;
-             config.validate();
-             return config;
-           }),
-           py::kw_only(), "num_units"_a, "num_layers"_a, "layers_per_unit"_a = defaults.layers_per_unit,
-           "block_size"_a = defaults.block_size, "max_num_seqs"_a = defaults.max_num_seqs,
-           "max_num_batched_tokens"_a = defaults.max_num_batched_tokens, "max_model_len"_a = defaults.max_model_len,
-           "max_num_waiting"_a = defaults.max_num_waiting, "policy"_a = defaults.policy,
-           "enable_prefix_caching"_a = defaults.enable_prefix_caching,
-           "enable_chunked_prefill"_a = defaults.enable_chunked_prefill)
-      .def_property_readonly("num_groups", &SchedulerConfig::num_groups)
-      .def_property_readonly("units_per_block", &SchedulerConfig::units_per_block)
-      .def_property_readonly("max_blocks_per_seq", &SchedulerConfig::max_blocks_per_seq);
+py::dict latency(SchedulerObject& object) {
+  const LatencyRefiner& refiner = object.scheduler().latency();
+  return py::dict("model"_a = refiner.model(), "mean_relative_error"_a = refiner.mean_relative_error(),
+                  "num_held_out"_a = refiner.num_held_out(), "num_observed"_a = refiner.num_observed());
 }
 
 }  // namespace
 
 void bind_scheduler(py::module_& module) {
-  bind_config(module);
   py::class_<SchedulerObject>(module, "Scheduler")
-      .def(py::init<const SchedulerConfig&>(), "config"_a)
+      .def(py::init([](const SchedulerConfig& config, const std::optional<Estimates>& estimates) {
+             return std::make_unique<SchedulerObject>(config, estimates.value_or(Estimates()));
+           }),
+           "config"_a, "estimates"_a = py::none())
       .def("add_request", &add_request, "request_id"_a, "prompt_token_ids"_a, py::kw_only(), "max_tokens"_a,
            "min_tokens"_a = 0, "stop_token_ids"_a = py::tuple(), "request_class"_a = 0, "priority"_a = 0,
            "arrival_time"_a = 0.0, "ttft_target"_a = py::none(), "itl_target"_a = py::none(), "cache_salt"_a = "")
@@ -167,6 +143,7 @@ void bind_scheduler(py::module_& module) {
       .def("commit", &SchedulerObject::commit, "sampled_token_ids"_a, "now"_a)
       .def("has_work", [](SchedulerObject& self) { return self.scheduler().has_work(); })
       .def("stats", &stats)
+      .def("latency", &latency)
       .def("check_invariants", [](SchedulerObject& self) { self.scheduler().check_invariants(); })
       .def("reset_prefix_cache", [](SchedulerObject& self) { return self.scheduler().reset_prefix_cache(); });
 }

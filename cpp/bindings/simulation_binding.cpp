@@ -62,9 +62,9 @@ class Columns {
 
 class LoopObject {
  public:
-  LoopObject(const SchedulerConfig& config, const LatencyModel& latency, const py::dict& columns,
+  LoopObject(const SchedulerConfig& config, const Estimates& estimates, const py::dict& columns,
              const SimulationOptions& options)
-      : columns_(py::dict(columns.attr("copy")())), loop_(config, latency, columns_.requests(), options) {}
+      : columns_(py::dict(columns.attr("copy")())), loop_(config, estimates, columns_.requests(), options) {}
 
   bool run(int64_t max_steps) {
     const py::gil_scoped_release release;
@@ -134,13 +134,14 @@ Array<int32_t> synthetic_tokens(uint64_t stream, int64_t start, int64_t end) {
 void bind_simulation(py::module_& core) {
   py::module_ m = core.def_submodule("simulation", "The scheduler under a virtual clock.");
   py::class_<LoopObject>(m, "SimulationLoop")
-      .def(py::init([](const SchedulerConfig& config, const LatencyModel& latency, const py::dict& requests,
-                       bool keep_token_times, double sample_interval_s) {
-             return std::make_unique<LoopObject>(config, latency, requests,
-                                                 SimulationOptions{keep_token_times, sample_interval_s});
+      .def(py::init([](const SchedulerConfig& config, const Estimates& estimates, const py::dict& requests,
+                       bool keep_token_times, double sample_interval_s, bool overlap_transfers) {
+             return std::make_unique<LoopObject>(
+                 config, estimates, requests,
+                 SimulationOptions{keep_token_times, sample_interval_s, overlap_transfers});
            }),
-           "config"_a, "latency"_a, "requests"_a, py::kw_only(), "keep_token_times"_a = false,
-           "sample_interval_s"_a = 0.0)
+           "config"_a, "estimates"_a, "requests"_a, py::kw_only(), "keep_token_times"_a = false,
+           "sample_interval_s"_a = 0.0, "overlap_transfers"_a = true)
       .def("run", &LoopObject::run, "max_steps"_a)
       .def_property_readonly("now", [](const LoopObject& self) { return self.loop().now(); })
       .def_property_readonly("num_ended", [](const LoopObject& self) { return self.loop().num_ended(); })

@@ -18,9 +18,29 @@
 #include <cstdint>
 #include <vector>
 
+#include "cache_form.h"
+#include "ids.h"
+
 namespace hocket {
 
 enum class VectorKind : int32_t { kK = 0, kV = 1 };
+
+struct HostTransfer {
+  uint64_t request_id;
+  Row row;  // to the host: the one it had; from the host: the one it has
+  int32_t begin_token;
+  int32_t end_token;
+  int64_t num_units;  // on the host
+  bool is_to_host;
+  CacheKind kind;  // what is on the host; hidden states are projected on their way into K and V
+};
+
+// The hidden states of one block become K and V. Its old units, in the plan's projected_units, are read before this
+// step writes anything: they may already be another block's.
+struct Projection {
+  Row row;
+  int32_t block_index;
+};
 
 struct BatchPlan {
   // Grows by one with every schedule() that has work. Read by: engine loop, decision record.
@@ -45,6 +65,19 @@ struct BatchPlan {
   // Block table changes: table.flat[block_table_index[i]] = block_table_unit[i]. Read by: model runner.
   std::vector<int64_t> block_table_index;
   std::vector<int32_t> block_table_unit;
+
+  // Per sequence, size num_seqs(), or empty if no running request has a form other than KV. Read by: model runner.
+  // A sequence's tokens are [0, uncached) recomputed beside the query tokens, and stored where the table has a block;
+  // the last hidden ones of the context from the hidden cache; the others K and V.
+  std::vector<int32_t> cache_kinds;      // CacheKind of what this step stores
+  std::vector<int32_t> uncached_tokens;  // recomputed from the start, beside the query tokens
+  std::vector<int32_t> hidden_tokens;    // whose K and V are projected from the hidden cache
+
+  // Before the step runs, in this order: transfers to the host and projections read the tables as they were, then the
+  // tables change, then projections and transfers to the device write. Read by: model runner, simulator.
+  std::vector<HostTransfer> transfers;
+  std::vector<Projection> projections;
+  std::vector<int32_t> projected_units;  // [num_projections][hidden units per block]
 
   // Requests that lost their row by preemption since the last plan. Read by: statistics, tests.
   std::vector<uint64_t> preempted_ids;

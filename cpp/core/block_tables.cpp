@@ -67,8 +67,11 @@ void BlockTables::flush_row(Row row, const BlockPool& pool, BatchPlan* plan) con
   for (int32_t part = 0; part < units_per_block; ++part) {  // group * 2 + kind
     const int64_t base = (static_cast<int64_t>(row) * units_per_block + part) * max_blocks_per_seq_;
     for (int32_t i = changed_begin_[row]; i < changed_end_[row]; ++i) {
+      if (blocks[i] == kNone) continue;
+      const auto units = pool.units(blocks[i]);
+      if (part >= static_cast<int32_t>(units.size())) continue;
       plan->block_table_index.push_back(base + i);
-      plan->block_table_unit.push_back(pool.units(blocks[i])[part]);
+      plan->block_table_unit.push_back(units[part]);
     }
   }
 }

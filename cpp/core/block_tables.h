@@ -2,7 +2,8 @@
 //
 // The worker keeps the real tables, int32 [max_num_seqs][num_groups][2][max_blocks_per_seq] of unit ids (batch_plan.h).
 // Here each row is the list of blocks; changes are remembered as one range per row and leave with the next plan.
-// A released row keeps its stale entries at the worker: nobody reads a block beyond a sequence's length.
+// A released row keeps its stale entries at the worker: nobody reads a block beyond a sequence's length. An entry may
+// be kNone: its tokens are not cached, and the worker keeps their vectors in a workspace.
 //
 // Invariants: a row is free or in use; changed ranges lie within the row's blocks.
 // Thread safety: none. No allocation after construction, except in a plan that carries more changes than any before.

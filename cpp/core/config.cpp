@@ -13,6 +13,10 @@ void require_at_least_one(const char* field, int32_t value) {
   throw std::invalid_argument(std::string(field) + " must be at least 1, not " + std::to_string(value));
 }
 
+void require(bool condition, const std::string& message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
 }  // namespace
 
 void SchedulerConfig::validate() const {
@@ -27,7 +31,21 @@ void SchedulerConfig::validate() const {
     throw std::invalid_argument("num_units must be at least " + std::to_string(units_per_block()) +
                                 " (one block), not " + std::to_string(num_units));
   }
-  make_policy(policy);
+  if (hidden_units_per_group < 0 || hidden_units_per_group > 1) {
+    throw std::invalid_argument(
+        "hidden_units_per_group must be 0 (no hidden cache) or 1: from 2 units on, hidden states "
+        "take as much memory as K and V, and this model gains nothing from them");
+  }
+  require(num_host_units >= 0, "num_host_units must not be negative");
+  require(past_target_decay >= 0 && past_target_decay <= 1, "past_target_decay must be between 0 and 1");
+  require(max_wait_ms >= 0 && max_offline_wait_ms >= 0, "max_wait_ms and max_offline_wait_ms must not be negative");
+  require(enable_mixed_steps || !enable_chunked_prefill,
+          "enable_mixed_steps=false needs enable_chunked_prefill=false: a chunk shares its step with decodes");
+  require(preemption == "recompute" || preemption == "swap" || preemption == "restore",
+          "preemption must be one of recompute, swap, restore, not '" + preemption + "'");
+  require(!enable_partial_caching || !enable_prefix_caching,
+          "enable_partial_caching needs enable_prefix_caching=false: a cached prefix is what it would recompute");
+  require(is_policy(policy), "policy must be one of " + policy_names() + ", not '" + policy + "'");
 }
 
 }  // namespace hocket

@@ -8,10 +8,12 @@ namespace hocket {
 
 struct SchedulerConfig {
   // Memory
-  int32_t num_units = 0;        // units of the device pool
-  int32_t num_layers = 0;       // L, layers of the model
-  int32_t layers_per_unit = 4;  // F; num_layers gives the classical layout
-  int32_t block_size = 16;      // tokens per block; larger: less metadata, coarser prefix reuse
+  int32_t num_units = 0;               // units of the device pool
+  int32_t num_layers = 0;              // L, layers of the model
+  int32_t layers_per_unit = 4;         // F; num_layers gives the classical layout
+  int32_t block_size = 16;             // tokens per block; larger: less metadata, coarser prefix reuse
+  int32_t hidden_units_per_group = 0;  // ceil(h / d_kv), units of a hidden block per layer group; 0: no hidden cache
+  int64_t num_host_units = 0;          // room for preempted requests; 0: they are recomputed
 
   // Limits
   int32_t max_num_seqs = 256;             // running requests, rows of the block tables
@@ -22,7 +24,21 @@ struct SchedulerConfig {
   // Behaviour
   std::string policy = "fcfs";
   bool enable_prefix_caching = true;
-  bool enable_chunked_prefill = true;  // false: a prompt is computed in one step, see scheduler.h
+  bool enable_chunked_prefill = true;    // false: a prompt is computed in one step, see scheduler.h
+  bool enable_mixed_steps = true;        // false: a step computes either prompts or decodes; needs whole prompts
+  std::string preemption = "recompute";  // or what goes to the host: "swap" (K and V), "restore" (hidden states)
+  bool enable_partial_caching = false;   // tokens recomputed in every step, where that pays
+  bool refine_latency = false;           // learn from the measured step times
+
+  // What policies weigh. Those of online requests unless the name says otherwise.
+  double past_target_decay = 0.0;           // value of a request that missed its target: 0 nothing, 1 as before
+  double max_wait_ms = 60'000;              // without a token; then a request is scheduled before all others
+  double max_offline_wait_ms = 86'400'000;  // the same for offline requests
+  bool enable_residents = true;             // knapsack over who holds memory; false: first come, first served
+  bool enable_deadlines = true;             // steps no longer than the tightest deadline allows
+  bool enable_plan_search = true;           // offline work by benefit per second; false: first come, first served
+  bool enable_task_aware_eviction = true;   // cached blocks that pending offline requests will use are kept longest
+  bool enable_reserve = true;               // memory that offline work leaves to online bursts
 
   // Throws std::invalid_argument naming the first bad field.
   void validate() const;
@@ -30,6 +46,9 @@ struct SchedulerConfig {
   // REQUIRES for all below: validate() has passed.
   int32_t num_groups() const { return (num_layers + layers_per_unit - 1) / layers_per_unit; }
   int32_t units_per_block() const { return 2 * num_groups(); }  // K and V per layer group
+  int32_t hidden_units_per_block() const { return hidden_units_per_group * num_groups(); }
+  bool has_forms() const { return hidden_units_per_group > 0 || enable_partial_caching; }
+  double hidden_ratio() const { return hidden_units_per_group > 0 ? hidden_units_per_group / 2.0 : 1.0; }  // eta
   int32_t num_blocks() const { return num_units / units_per_block(); }
   int32_t blocks_for(int32_t num_tokens) const { return (num_tokens - 1) / block_size + 1; }  // num_tokens >= 1
   int32_t max_blocks_per_seq() const { return blocks_for(max_model_len); }

@@ -5,19 +5,26 @@
 //   [0, num_indexed)           owned by the prefix cache and pinned; complete and computed, shared with anybody
 //   [num_indexed, num_blocks)  owned by the row; not computed yet, or not complete
 //
+// A row of another form than KV (cache_form.h) is private: what it owns is never offered to the prefix cache. Its own
+// blocks are hidden ones, or the first of them are missing and their tokens recomputed in every step. A hidden row may
+// still stand on a cached KV prefix; a row with uncached blocks cannot.
+//
+// Memory is counted in units, since a hidden block takes fewer of them than a KV block.
+//
 // Admission is a conversation: open() finds and pins the cached prefix of a waiting request, fits() asks whether all of
 // its tokens and one more would find memory beside what is promised to others, seat() or close() ends it. A seated
 // request is promised blocks for all that it was opened with; grow() draws on the promise. Beside others, fits() also
-// asks for a headroom of one block for each of them and for the newcomer. In block_size steps no request needs more
+// asks for a headroom of one KV block for each of them and for the newcomer. In block_size steps no request needs more
 // than that, so nobody is preempted for lack of memory within block_size steps of an admission: preempted requests do
 // not ping-pong. Promises and headroom bind fits() only; a running request that needs a block takes whatever is free.
 //
 // Eviction happens inside grow(), when the pool has nothing free. Preemption is the scheduler's business.
 //
-// Invariants: free + held by rows + cached = all blocks; pins = rows (and the open request).
+// Invariants: free + held by rows + cached = all units; pins = rows (and the open request).
 // Thread safety: none. No allocation on grow(), index() and release() once every salt has been seen.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -27,6 +34,7 @@
 #include "batch_plan.h"
 #include "block_pool.h"
 #include "block_tables.h"
+#include "cache_form.h"
 #include "config.h"
 #include "ids.h"
 #include "prefix_cache.h"
@@ -36,13 +44,13 @@ namespace hocket {
 class DeviceMemory {
  public:
   // REQUIRES: config.validate() has passed.
-  explicit DeviceMemory(const SchedulerConfig& config);
+  explicit DeviceMemory(const SchedulerConfig& config, bool is_task_aware = true);
 
   // ---- admission ----
 
   // Opens a request of all of `tokens`; returns how many of them, from the start, are cached. The last token never is:
   // computing it is what yields the next one. REQUIRES: nothing is open; tokens is not empty.
-  int32_t open(std::string_view salt, std::span<const int32_t> tokens);
+  int32_t open(std::string_view salt, std::span<const int32_t> tokens, CacheForm form = {}, bool is_online = true);
 
   // Whether the open request can be seated beside `num_running` others. Rows that are withheld count as free.
   bool fits(int32_t num_running) const;
@@ -52,6 +60,9 @@ class DeviceMemory {
 
   // Forgets the open request.
   void close();
+
+  // Units that the open request needs beside what is cached.
+  int32_t num_open_units() const;
 
   // What-if: counts the row's memory and promise as free until restore(). Nothing but open(), fits(), withhold() and
   // restore() may be called in between. REQUIRES: `row` is in use and not withheld / is withheld.
@@ -64,11 +75,30 @@ class DeviceMemory {
   // allocates nothing if memory is short.
   bool grow(Row row, int32_t num_tokens) { return num_tokens <= capacity_[row] || grow_slow(row, num_tokens); }
 
-  // Offers the row's complete blocks to the prefix cache.
+  // Offers the row's complete blocks to the prefix cache. pending: for each block that is new, the offline requests
+  // that wait and will use it; empty if there are none.
   // REQUIRES: the vectors of all of `computed`, the request's first tokens, have been written.
-  void index(Row row, std::span<const int32_t> computed) {
-    if (static_cast<int32_t>(computed.size()) >= next_index_at_[row]) index_slow(row, computed);
+  void index(Row row, std::span<const int32_t> computed, std::span<const uint32_t> pending = {}) {
+    if (can_index(row, static_cast<int32_t>(computed.size()))) index_slow(row, computed, pending);
   }
+  bool can_index(Row row, int32_t num_computed) const { return num_computed >= next_index_at_[row]; }
+  int32_t num_shared_blocks(Row row) const { return num_shared_[row]; }  // cached when the row was seated
+  int32_t num_indexed_blocks(Row row) const { return num_indexed_[row]; }
+
+  // ---- what waits (prefix_cache.h) ----
+
+  void add_pending(std::string_view salt, std::span<const int32_t> tokens, int32_t delta) {
+    if (enable_prefix_caching_) cache_.add_pending(salt, tokens, delta);
+  }
+  int32_t num_cached_blocks(std::string_view salt, std::span<const int32_t> tokens) const {
+    return enable_prefix_caching_ ? cache_.num_cached_blocks(salt, tokens) : 0;
+  }
+
+  // Changes how the row's own tokens are kept: hidden -> KV, more or fewer uncached blocks. Returns false and changes
+  // nothing if memory is short. REQUIRES: not KV -> hidden; uncached blocks only without a cached prefix, and only of
+  // those that the row covers.
+  // What becomes K and V is noted in *plan.
+  bool reshape(Row row, CacheForm form, BatchPlan* plan);
 
   // Gives up the row. Its indexed blocks stay cached until they are evicted, the others are free at once.
   void release(Row row);
@@ -80,7 +110,19 @@ class DeviceMemory {
   void flush_changes(BatchPlan* plan) { tables_.flush_changes(pool_, plan); }
 
   int32_t num_free_rows() const { return tables_.num_free_rows(); }
-  int32_t num_blocks() const { return pool_.num_blocks(); }
+  int32_t block_size() const { return block_size_; }
+  int32_t num_kv_blocks() const { return pool_.num_kv_blocks(); }
+  int32_t num_evictable_units() const { return cache_.num_evictable_blocks() * pool_.units_per_block(); }
+  int32_t num_available_units() const { return pool_.num_free_units() + num_evictable_units(); }
+  int32_t num_valuable_units() const { return cache_.num_valuable_evictable_blocks() * pool_.units_per_block(); }
+  int32_t num_promised_units() const { return total_promised_; }
+  int32_t num_promised_units(Row row) const { return num_promised_[row]; }
+  CacheForm form(Row row) const { return form_[row]; }
+  // Units that only this row holds: those it would give up, apart from what the cache would keep of it.
+  int32_t num_held_units(Row row) const {
+    return (tables_.num_blocks(row) - num_shared_[row] - form_[row].num_uncached_blocks) *
+           pool_.units_of(form_[row].kind);
+  }
   const BlockPool& pool() const { return pool_; }
   const PrefixCache& cache() const { return cache_; }
   const BlockTables& tables() const { return tables_; }
@@ -92,9 +134,14 @@ class DeviceMemory {
   static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 
   bool grow_slow(Row row, int32_t num_tokens);
-  void index_slow(Row row, std::span<const int32_t> computed);
-  int32_t num_owned(Row row) const { return tables_.num_blocks(row) - num_indexed_[row]; }
+  void index_slow(Row row, std::span<const int32_t> computed, std::span<const uint32_t> pending);
+  int32_t num_owned(Row row) const {
+    return tables_.num_blocks(row) - std::max(num_indexed_[row], form_[row].num_uncached_blocks);
+  }
+  int32_t num_owned_units(Row row) const { return num_owned(row) * pool_.units_of(form_[row].kind); }
+  bool is_private(Row row) const { return form_[row] != CacheForm{}; }
   void set_num_indexed(Row row, int32_t num_indexed);
+  bool make_free(int32_t num_units);
 
   const int32_t block_size_;
   const bool enable_prefix_caching_;
@@ -103,20 +150,25 @@ class DeviceMemory {
   BlockTables tables_;
 
   // By row, for rows in use
-  std::vector<NodeId> node_;            // pinned in the cache; kNone without prefix caching
-  std::vector<int32_t> num_indexed_;    // blocks
-  std::vector<int32_t> num_promised_;   // blocks promised at admission and not allocated yet
+  std::vector<NodeId> node_;          // pinned in the cache; kNone without prefix caching
+  std::vector<int32_t> num_indexed_;  // blocks
+  std::vector<int32_t> num_shared_;   // blocks that were cached when the row was seated
+  std::vector<CacheForm> form_;       // of what the row owns
+  std::vector<uint8_t> is_online_;
+  std::vector<int32_t> num_promised_;   // units promised at admission and not allocated yet
   std::vector<int32_t> capacity_;       // tokens that the row's blocks can hold
   std::vector<int32_t> next_index_at_;  // computed tokens that complete the next block to index
 
   int32_t total_promised_ = 0;  // over rows that are not withheld
   int32_t num_withheld_rows_ = 0;
-  int32_t num_withheld_blocks_ = 0;  // owned by withheld rows
+  int32_t num_withheld_units_ = 0;  // owned by withheld rows
 
   // The open request
   bool is_open_ = false;
   NodeId open_node_ = kNone;
   int32_t open_num_tokens_ = 0;
+  CacheForm open_form_;
+  bool open_is_online_ = true;
   std::vector<BlockId> open_blocks_;  // cached
 };
 

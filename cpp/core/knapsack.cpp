@@ -84,10 +84,7 @@ void Knapsack::compute_gains() {
   float* upgrade_gain = upgrade_gain_.data();
   float* kv_gain = kv_gain_.data();
 
-  int32_t num_late = 0;
-  for (size_t i = 0; i < n; ++i) num_late += flags[i] & KnapsackCandidates::kPastTarget;
-  const auto num_in_time = static_cast<double>(n - static_cast<size_t>(num_late));
-  const auto penalty = static_cast<float>(num_in_time * options_.hidden_seconds_per_unit);
+  const auto penalty = static_cast<float>(static_cast<double>(n) * options_.hidden_seconds_per_unit);
   const auto late_loss = static_cast<float>(1.0 - options_.past_target_decay);
   HOCKET_NO_ALIAS
   for (size_t i = 0; i < n; ++i) {

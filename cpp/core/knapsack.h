@@ -6,9 +6,10 @@
 //   g_i(kv)     = w_i p_i                + keep_i if it resides as KV or hidden   (hidden -> KV is a free projection)
 //   g_i(hidden) = w_i p_i - N alpha m_i  + keep_i if it resides as hidden         (KV -> hidden must be rebuilt)
 //
-// p_i pending time, w_i = past_target_decay once its target is missed and 1 before, N the candidates not past their
-// target, alpha the extra seconds that one KV unit's worth of tokens costs every step when it is cached as hidden.
-// keep_i is the hysteresis: the seconds it would cost to build the candidate's cache again.
+// p_i pending time, w_i = past_target_decay once its target is missed and 1 before, N = n (without those past their
+// target, as the authors' code has it, hidden cache is free once all are late, and every step ten times as long), alpha
+// the extra seconds that one KV unit's worth of tokens costs every step when it is cached as hidden. keep_i is the
+// hysteresis: the seconds it would cost to build the candidate's cache again.
 //
 // solve() is the greedy over marginal gains per unit, on each candidate's concave hull: `nothing -> hidden -> kv` where
 // the hidden step gains at least as much per unit as full KV does, `nothing -> kv` otherwise. It takes what fits in
@@ -60,6 +61,8 @@ class Knapsack {
  public:
   // REQUIRES: options as documented there.
   explicit Knapsack(const KnapsackOptions& options) : options_(options) {}
+
+  void set_hidden_seconds_per_unit(double seconds) { options_.hidden_seconds_per_unit = seconds; }
 
   // REQUIRES: the five arrays have one length; capacity >= 0.
   KnapsackResult solve(const KnapsackCandidates& candidates, int64_t capacity);

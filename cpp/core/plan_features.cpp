@@ -23,7 +23,21 @@ BatchFeatures plan_features(const BatchPlan& plan) {
       chunk_squares += n * n;
     }
   }
+  int64_t hidden_tokens = 0;
+  for (size_t s = 0; s < plan.hidden_tokens.size(); ++s) {
+    const int64_t n = plan.uncached_tokens[s];
+    hidden_tokens += plan.hidden_tokens[s];
+    num_chunks += n > 0;
+    chunk_tokens += n;
+    chunk_pairs += n * n;
+    chunk_squares += n * n;
+  }
+  for (const HostTransfer& transfer : plan.transfers) {
+    const bool is_projected = !transfer.is_to_host && transfer.kind == CacheKind::kHidden;
+    hidden_tokens += is_projected ? transfer.end_token - transfer.begin_token : 0;
+  }
   BatchFeatures features;
+  features.hidden_tokens = static_cast<double>(hidden_tokens);
   features.num_chunks = static_cast<double>(num_chunks);
   features.chunk_tokens = static_cast<double>(chunk_tokens);
   features.chunk_pairs = static_cast<double>(chunk_pairs);

@@ -34,7 +34,7 @@ class PriorityPolicy final : public Policy {
 
     // Every admission takes a token and a row, and a row can be displaced.
     admissions_.clear();
-    const auto num_rows = static_cast<size_t>(snapshot.num_free_rows) + snapshot.running.size();
+    const auto num_rows = static_cast<size_t>(snapshot.memory.num_free_rows()) + snapshot.running.size();
     const auto num_tokens = static_cast<size_t>(snapshot.max_num_tokens);
     for (const Slot slot : snapshot.waiting.first(std::min({snapshot.waiting.size(), num_rows, num_tokens}))) {
       admissions_.push_back({slot, requests.num_tokens[slot], true});

@@ -15,6 +15,8 @@ Slot RequestTable::take_slot() {
   grow(request_class, priority, arrival_time, ttft_target, itl_target);
   grow(state, is_aborted, row, num_tokens, last_token, num_computed_tokens, num_scheduled_tokens, num_cached_tokens,
        tokens);
+  grow(num_unstored_tokens, num_last_scheduled, num_cached_hint, is_starved, last_token_time, num_late_gaps, is_late,
+       num_saved_tokens, num_saved_units);
   free_slots.reserve(id.size());
   return num_slots() - 1;
 }
@@ -49,6 +51,15 @@ Slot RequestTable::add(const RequestSpec& spec, int32_t max_model_len) {
   num_computed_tokens[slot] = 0;
   num_scheduled_tokens[slot] = 0;
   num_cached_tokens[slot] = kNone;
+  num_unstored_tokens[slot] = 0;
+  num_last_scheduled[slot] = 0;
+  num_cached_hint[slot] = 0;
+  is_starved[slot] = 0;
+  last_token_time[slot] = spec.arrival_time;
+  num_late_gaps[slot] = 0;
+  is_late[slot] = 0;
+  num_saved_tokens[slot] = 0;
+  num_saved_units[slot] = 0;
   tokens[slot] = std::make_unique_for_overwrite<int32_t[]>(max_total_tokens[slot]);
   std::copy(spec.prompt.begin(), spec.prompt.end(), tokens[slot].get());
   slot_of_id.emplace(spec.id, slot);
@@ -64,6 +75,17 @@ void RequestTable::free(Slot slot) {
 Slot RequestTable::find(uint64_t request_id) const {
   const auto found = slot_of_id.find(request_id);
   return found == slot_of_id.end() ? kNone : found->second;
+}
+
+void RequestTable::note_token(Slot slot, double now) {
+  const double gap = now - last_token_time[slot];
+  const int32_t num_output = num_output_tokens(slot);
+  if (num_output == 1) {
+    is_late[slot] |= gap > ttft_target[slot];
+  } else if (gap > itl_target[slot]) {
+    is_late[slot] |= ++num_late_gaps[slot] * 100 > num_output + 100;
+  }
+  last_token_time[slot] = now;
 }
 
 FinishReason RequestTable::finish_reason(Slot slot, int32_t last_token) const {

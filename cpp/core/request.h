@@ -31,6 +31,8 @@ namespace hocket {
 
 // The values of schedcore.types.RequestClass.
 inline constexpr int32_t kNumRequestClasses = 3;
+inline constexpr int32_t kOnlineClass = 0;
+inline constexpr int32_t kOfflineClass = 1;
 
 // The values of schedcore.types.FinishReason.
 enum class FinishReason : uint8_t { kNone = 0, kStop = 1, kLength = 2, kAbort = 3, kError = 4 };
@@ -79,6 +81,18 @@ struct RequestTable {
     last_token[slot] = token;
   }
 
+  // A token was sampled at `now`. A request is late for good once its first token came after the TTFT target, or more
+  // than one in a hundred of its gaps exceed the ITL target, the first one apart: its P99 may still meet it.
+  void note_token(Slot slot, double now);
+
+  // Seconds since the last token, or since arrival.
+  double pending_seconds(Slot slot, double now) const { return now - last_token_time[slot]; }
+  // When the next token is due: TTFT counts from arrival, ITL from the last token. Infinite without a target.
+  double deadline(Slot slot) const {
+    return num_tokens[slot] == num_prompt_tokens[slot] ? arrival_time[slot] + ttft_target[slot]
+                                                       : last_token_time[slot] + itl_target[slot];
+  }
+
   // Why the request ends with the token appended last, or kNone. A stop token counts from min_tokens output tokens on.
   FinishReason finish_reason(Slot slot, int32_t last_token) const;
 
@@ -107,7 +121,16 @@ struct RequestTable {
   std::vector<int32_t> last_token;  // = tokens[num_tokens - 1]: a decode reads it without missing the cache
   std::vector<int32_t> num_computed_tokens;
   std::vector<int32_t> num_scheduled_tokens;
-  std::vector<int32_t> num_cached_tokens;  // prompt tokens that were cached at the first admission; kNone before
+  std::vector<int32_t> num_cached_tokens;   // prompt tokens that were cached at the first admission; kNone before
+  std::vector<int32_t> num_last_scheduled;  // tokens that its last step gave it; 0 once preempted
+  std::vector<int32_t> num_cached_hint;     // of a waiting request: known tokens that were cached when it began to wait
+  std::vector<int32_t> num_unstored_tokens;        // from the start, to be recomputed with the next step
+  std::vector<uint8_t> is_starved;                 // was admitted after its longest wait: keeps its place until it ends
+  std::vector<double> last_token_time;             // seconds; of the last output token, arrival before the first
+  std::vector<int32_t> num_late_gaps;              // gaps between output tokens above the ITL target
+  std::vector<uint8_t> is_late;                    // has missed a target for good: see note_token()
+  std::vector<int32_t> num_saved_tokens;           // of a waiting request, whose vectors are on the host
+  std::vector<int64_t> num_saved_units;            // that they take there
   std::vector<std::unique_ptr<int32_t[]>> tokens;  // room for max_total_tokens
 
   std::unordered_map<uint64_t, Slot> slot_of_id;

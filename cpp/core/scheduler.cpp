@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "check.h"
+#include "plan_features.h"
 
 namespace hocket {
 namespace {
@@ -15,8 +16,13 @@ const SchedulerConfig& validated(const SchedulerConfig& config) {
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerConfig& config)
-    : config_(validated(config)), policy_(make_policy(config.policy)), memory_(config) {
+Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
+    : config_(validated(config)),
+      policy_(make_policy(config)),
+      estimates_(estimates),
+      refiner_(estimates.latency),
+      memory_(config, policy_->has_task_aware_eviction()) {
+  if (policy_->needs_offline_queue()) offline_ = std::make_unique<OfflineQueue>(config_, &requests_, &memory_);
   PlanWriter::reserve(config.max_num_seqs, config.max_num_batched_tokens, &plan_);
   output_.reserve(config.max_num_seqs);
   running_.reserve(config.max_num_seqs);
@@ -26,7 +32,10 @@ Scheduler::Scheduler(const SchedulerConfig& config)
 
 AddStatus Scheduler::add_request(const RequestSpec& spec) {
   const AddStatus status = validate(spec);
-  if (status == AddStatus::kOk) enqueue(requests_.add(spec, config_.max_model_len));
+  if (status != AddStatus::kOk) return status;
+  const Slot slot = requests_.add(spec, config_.max_model_len);
+  if (offline_) offline_->add(slot);
+  enqueue(slot);
   return status;
 }
 
@@ -40,7 +49,7 @@ AddStatus Scheduler::validate(const RequestSpec& spec) const {
   const auto num_prompt = static_cast<int64_t>(spec.prompt.size());
   if (num_prompt + 1 > config_.max_model_len) return AddStatus::kTooLong;
   const int64_t num_output = std::min<int64_t>(spec.max_tokens, config_.max_model_len - num_prompt);
-  if (config_.blocks_for(static_cast<int32_t>(num_prompt + num_output)) > memory_.num_blocks()) {
+  if (config_.blocks_for(static_cast<int32_t>(num_prompt + num_output)) > memory_.num_kv_blocks()) {
     return AddStatus::kTooLong;
   }
   if (!config_.enable_chunked_prefill && num_prompt > config_.max_num_batched_tokens) return AddStatus::kTooLong;
@@ -66,7 +75,11 @@ bool Scheduler::abort(uint64_t request_id) {
 }
 
 void Scheduler::end_request(Slot slot, FinishReason reason) {
-  if (requests_.row[slot] != kNone) memory_.release(requests_.row[slot]);
+  if (requests_.row[slot] != kNone) {
+    num_private_rows_ -= memory_.form(requests_.row[slot]) != CacheForm{};
+    memory_.release(requests_.row[slot]);
+  }
+  drop_saved(slot);
   ++counters_.num_finished[static_cast<size_t>(reason)];
   requests_.free(slot);
 }
@@ -74,6 +87,11 @@ void Scheduler::end_request(Slot slot, FinishReason reason) {
 void Scheduler::enqueue(Slot slot) {
   const auto before = [&](Slot a, Slot b) { return policy_->precedes(requests_, a, b); };
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), slot, before), slot);
+  if (is_queued_offline(slot)) offline_->insert(slot);
+  const auto known = requests_.known_tokens(slot);
+  const auto reusable = known.first(known.size() - 1);
+  requests_.num_cached_hint[slot] =
+      memory_.num_cached_blocks(requests_.cache_salt[slot], reusable) * config_.block_size;
 }
 
 void Scheduler::dequeue(Slot slot) {
@@ -81,6 +99,7 @@ void Scheduler::dequeue(Slot slot) {
   const auto place = std::lower_bound(waiting_.begin(), waiting_.end(), slot, before);
   HOCKET_CHECK(place != waiting_.end() && *place == slot, "a waiting request is not in its place");
   waiting_.erase(place);
+  if (is_queued_offline(slot)) offline_->take(slot);
 }
 
 // ---- schedule ----
@@ -92,21 +111,22 @@ const BatchPlan& Scheduler::schedule(double now) {
   plan_.preempted_ids.clear();
   plan_.block_table_index.clear();
   plan_.block_table_unit.clear();
-
+  plan_.transfers.clear();
+  plan_.projections.clear();
+  plan_.projected_units.clear();
   preempted_.clear();
-  composition_.grants.clear();
+  step_kind_ = StepKind::kAny;
+  if (offline_) observe_online_use();
+
+  composition_.clear();
   policy_->compose(snapshot(), &composition_);
-  bool is_admitting = true;
-  for (const Grant& grant : composition_.grants) {
-    if (budget_ == 0) break;
-    if (!grant.is_admission) {
-      grant_running(grant.slot, grant.max_tokens);
-    } else if (is_admitting) {
-      is_admitting = !overtakes_preempted(grant.slot) && admit(grant.slot, grant.max_tokens);
-    }
-  }
+  for (const Slot slot : composition_.preemptions) preempt(slot);
+  for (const Reshape& change : composition_.reshapes) reshape(change);
+  hand_out_grants();
+  if (budget_ == config_.max_num_batched_tokens && has_work()) ensure_progress();
 
   writer_.write(requests_, running_, &plan_);
+  write_forms();
   memory_.flush_changes(&plan_);
   is_open_ = !plan_.empty();
   if (is_open_) {
@@ -117,17 +137,82 @@ const BatchPlan& Scheduler::schedule(double now) {
 }
 
 Snapshot Scheduler::snapshot() const {
-  return {now_, requests_, running_, waiting_, config_.max_num_batched_tokens, memory_.num_free_rows()};
+  return {now_,
+          requests_,
+          running_,
+          waiting_,
+          memory_,
+          estimates_,
+          output_forecast_,
+          offline_.get(),
+          config_.enable_reserve ? online_use_.reserve() : 0,
+          config_.max_num_batched_tokens};
+}
+
+void Scheduler::observe_online_use() {
+  int64_t num_units = 0;
+  for (const Slot slot : running_) {
+    if (requests_.request_class[slot] == kOnlineClass) num_units += memory_.num_held_units(requests_.row[slot]);
+  }
+  online_use_.update(now_, num_units);
+}
+
+void Scheduler::hand_out_grants() {
+  bool is_admitting = true;
+  for (const Grant& grant : composition_.grants) {
+    if (budget_ == 0) break;
+    if (!config_.enable_mixed_steps && !is_allowed(grant)) continue;
+    const int32_t budget = budget_;
+    const bool is_prefill = grant.is_admission || requests_.num_uncomputed_tokens(grant.slot) > 1;
+    if (!grant.is_admission) {
+      grant_running(grant.slot, grant.max_tokens);
+    } else if (is_admitting) {
+      const bool is_overtaking = composition_.is_strict && overtakes_preempted(grant.slot);
+      const bool is_admitted = !is_overtaking && admit(grant.slot, grant.max_tokens, grant.form);
+      is_admitting = is_admitted || !composition_.is_strict;
+    }
+    if (budget_ < budget) step_kind_ = is_prefill ? StepKind::kPrefill : StepKind::kDecode;
+  }
+}
+
+// Without mixed steps the first grant that takes effect says what the step computes.
+bool Scheduler::is_allowed(const Grant& grant) const {
+  const bool is_prefill = grant.is_admission || requests_.num_uncomputed_tokens(grant.slot) > 1;
+  return step_kind_ == StepKind::kAny || (step_kind_ == StepKind::kPrefill) == is_prefill;
+}
+
+void Scheduler::ensure_progress() {
+  composition_.clear();
+  for (const Slot slot : running_) composition_.grants.push_back({slot, requests_.num_uncomputed_tokens(slot), false});
+  hand_out_grants();
+  if (budget_ < config_.max_num_batched_tokens || waiting_.empty()) return;
+  composition_.clear();
+  // Everybody may have given way in turn. Alone, any request fits (validate()), so that this is the last resort.
+  while (!running_.empty()) preempt(running_.back());
+  const Slot first = waiting_.front();
+  composition_.grants.push_back({first, requests_.num_tokens[first], true});
+  composition_.is_strict = false;
+  hand_out_grants();
 }
 
 // The request may have been preempted since the policy granted it tokens: then there is nothing to do.
 void Scheduler::grant_running(Slot slot, int32_t max_tokens) {
   if (requests_.state[slot] != RequestState::kRunning) return;
-  const int32_t num_tokens = std::min({max_tokens, requests_.num_uncomputed_tokens(slot), budget_});
-  const int32_t end = requests_.num_computed_tokens[slot] + num_tokens;
+  const int32_t begin = requests_.num_computed_tokens[slot];
+  // Uncached tokens are recomputed beside the new ones.
+  const int32_t num_uncached = requests_.num_unstored_tokens[slot];
+  const int32_t num_tokens = std::min({max_tokens, requests_.num_uncomputed_tokens(slot), budget_ - num_uncached});
+  if (num_tokens <= 0) return;
+  const int32_t end = begin + num_tokens;
   if (!memory_.grow(requests_.row[slot], end) && !grow_by_preemption(slot, end)) return;
   requests_.num_scheduled_tokens[slot] = num_tokens;
-  budget_ -= num_tokens;
+  budget_ -= num_tokens + num_uncached;
+}
+
+// Computed tokens that are not stored.
+int32_t Scheduler::num_uncached_tokens(Slot slot) const {
+  const int32_t num_uncached = memory_.form(requests_.row[slot]).num_uncached_blocks * config_.block_size;
+  return std::min(num_uncached, requests_.num_computed_tokens[slot]);
 }
 
 // False if it was the request's own turn to give way.
@@ -162,16 +247,22 @@ bool Scheduler::overtakes_preempted(Slot slot) const {
 }
 
 // Admits a waiting request with up to max_tokens of its tokens. False if it has to wait, and then nothing has changed.
-bool Scheduler::admit(Slot slot, int32_t max_tokens) {
+bool Scheduler::admit(Slot slot, int32_t max_tokens, CacheForm form) {
+  if (requests_.state[slot] != RequestState::kWaiting) return false;
   const auto known = requests_.known_tokens(slot);
-  const int32_t num_cached = memory_.open(requests_.cache_salt[slot], known);
-  const int32_t num_left = static_cast<int32_t>(known.size()) - num_cached;
+  const bool is_online = requests_.request_class[slot] == kOnlineClass;
+  const int32_t num_cached = memory_.open(requests_.cache_salt[slot], known, form, is_online);
+  const bool is_restored = can_restore(slot, form);
+  const int32_t num_there = is_restored ? std::max(num_cached, requests_.num_saved_tokens[slot]) : num_cached;
+  const int32_t num_left = static_cast<int32_t>(known.size()) - num_there;
   const bool is_whole = !config_.enable_chunked_prefill && num_left <= config_.max_num_batched_tokens;
   if ((is_whole && num_left > budget_) || !make_room(slot)) {
     memory_.close();
     return false;
   }
   seat(slot, num_cached);
+  num_private_rows_ += form != CacheForm{};
+  is_restored ? restore(slot) : drop_saved(slot);
   grant_running(slot, max_tokens);
   return true;
 }
@@ -201,6 +292,9 @@ void Scheduler::seat(Slot slot, int32_t num_cached_tokens) {
   requests_.state[slot] = RequestState::kRunning;
   requests_.row[slot] = memory_.seat();
   requests_.num_computed_tokens[slot] = num_cached_tokens;
+  const bool is_online = requests_.request_class[slot] == kOnlineClass;
+  const double max_wait_ms = is_online ? config_.max_wait_ms : config_.max_offline_wait_ms;
+  requests_.is_starved[slot] |= requests_.pending_seconds(slot, now_) * 1000 > max_wait_ms;
   if (requests_.num_cached_tokens[slot] != kNone) return;
   requests_.num_cached_tokens[slot] = num_cached_tokens;
   counters_.num_cached_prompt_tokens += num_cached_tokens;
@@ -208,10 +302,18 @@ void Scheduler::seat(Slot slot, int32_t num_cached_tokens) {
 }
 
 void Scheduler::preempt(Slot slot) {
+  if (requests_.state[slot] != RequestState::kRunning) return;
+  const bool is_private = memory_.form(requests_.row[slot]) != CacheForm{};
+  if (requests_.num_scheduled_tokens[slot] > 0) {
+    budget_ += requests_.num_scheduled_tokens[slot] + requests_.num_unstored_tokens[slot];
+  }
+  num_private_rows_ -= is_private;
+  if (config_.num_host_units > 0) save(slot);
   memory_.release(requests_.row[slot]);
   std::erase(running_, slot);
-  budget_ += requests_.num_scheduled_tokens[slot];
   requests_.num_scheduled_tokens[slot] = 0;
+  requests_.num_last_scheduled[slot] = 0;
+  requests_.num_unstored_tokens[slot] = 0;
   requests_.num_computed_tokens[slot] = 0;
   requests_.row[slot] = kNone;
   requests_.state[slot] = RequestState::kWaiting;
@@ -221,6 +323,81 @@ void Scheduler::preempt(Slot slot) {
   ++counters_.num_preemptions;
 }
 
+// Copies what the request has computed to the host, if there is room. Rows with uncached tokens are not worth it.
+void Scheduler::save(Slot slot) {
+  const Row row = requests_.row[slot];
+  const int32_t num_tokens = requests_.num_computed_tokens[slot];
+  if (num_tokens == 0 || config_.preemption == "recompute" || requests_.num_unstored_tokens[slot] > 0) return;
+  const bool is_hidden = config_.preemption == "restore" || memory_.form(row).kind == CacheKind::kHidden;
+  const CacheKind kind = is_hidden && config_.hidden_units_per_group > 0 ? CacheKind::kHidden : CacheKind::kKv;
+  const int64_t num_units = int64_t{config_.blocks_for(num_tokens)} * memory_.pool().units_of(kind);
+  if (num_host_units_ + num_units > config_.num_host_units) return;
+  num_host_units_ += num_units;
+  requests_.num_saved_tokens[slot] = num_tokens;
+  requests_.num_saved_units[slot] = num_units;
+  plan_.transfers.push_back({requests_.id[slot], row, 0, num_tokens, num_units, true, kind});
+}
+
+// K and V cannot become hidden states, and what is recomputed in every step needs no copy.
+bool Scheduler::can_restore(Slot slot, CacheForm form) const {
+  const int32_t num_saved = requests_.num_saved_tokens[slot];
+  if (num_saved == 0 || form.num_uncached_blocks > 0) return false;
+  return form.kind == CacheKind::kKv || saved_kind(slot) == CacheKind::kHidden;
+}
+
+CacheKind Scheduler::saved_kind(Slot slot) const {
+  const int64_t num_blocks = config_.blocks_for(requests_.num_saved_tokens[slot]);
+  const bool is_kv = requests_.num_saved_units[slot] == num_blocks * config_.units_per_block();
+  return is_kv ? CacheKind::kKv : CacheKind::kHidden;
+}
+
+// Brings back what was saved and is not in the prefix cache anyway.
+void Scheduler::restore(Slot slot) {
+  const int32_t num_saved = requests_.num_saved_tokens[slot];
+  const int32_t num_cached = requests_.num_computed_tokens[slot];
+  const int64_t num_units = requests_.num_saved_units[slot];
+  if (num_saved > num_cached && memory_.grow(requests_.row[slot], num_saved)) {
+    const CacheKind kind = saved_kind(slot);
+    const int64_t num_moved = num_units - num_cached / config_.block_size * memory_.pool().units_of(kind);
+    plan_.transfers.push_back({requests_.id[slot], requests_.row[slot], num_cached, num_saved, num_moved, false, kind});
+    requests_.num_computed_tokens[slot] = num_saved;
+  }
+  drop_saved(slot);
+}
+
+void Scheduler::drop_saved(Slot slot) {
+  num_host_units_ -= requests_.num_saved_units[slot];
+  requests_.num_saved_tokens[slot] = 0;
+  requests_.num_saved_units[slot] = 0;
+}
+
+void Scheduler::reshape(const Reshape& change) {
+  const Slot slot = change.slot;
+  if (requests_.state[slot] != RequestState::kRunning) return;
+  const Row row = requests_.row[slot];
+  const bool was_private = memory_.form(row) != CacheForm{};
+  if (!memory_.reshape(row, change.form, &plan_)) return;
+  num_private_rows_ += (change.form != CacheForm{}) - was_private;
+  auto& num_unstored = requests_.num_unstored_tokens[slot];
+  num_unstored = std::max(num_unstored, num_uncached_tokens(slot));
+}
+
+void Scheduler::write_forms() {
+  plan_.cache_kinds.clear();
+  plan_.uncached_tokens.clear();
+  plan_.hidden_tokens.clear();
+  if (!config_.has_forms()) return;
+  for (const Slot slot : writer_.seq_slots()) {
+    const Row row = requests_.row[slot];
+    const CacheForm form = memory_.form(row);
+    const int32_t begin = requests_.num_computed_tokens[slot];
+    const int32_t num_shared = memory_.num_indexed_blocks(row) * config_.block_size;
+    plan_.cache_kinds.push_back(static_cast<int32_t>(form.kind));
+    plan_.uncached_tokens.push_back(requests_.num_unstored_tokens[slot]);
+    plan_.hidden_tokens.push_back(form.kind == CacheKind::kHidden ? std::max(0, begin - num_shared) : 0);
+  }
+}
+
 // ---- commit ----
 
 const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now) {
@@ -228,6 +405,10 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
   HOCKET_CHECK(sampled.size() == plan_.sample_seqs.size(), "commit() needs one token per entry of sample_seqs");
   HOCKET_CHECK(std::ranges::all_of(sampled, [](int32_t token) { return token >= 0; }), "a sampled token is negative");
   is_open_ = false;
+  if (config_.refine_latency && plan_.transfers.empty()) {
+    refiner_.observe(plan_features(plan_), now - now_);
+    estimates_.latency = refiner_.model();
+  }
   now_ = now;
   output_.clear();
 
@@ -259,14 +440,25 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
 // The tokens scheduled for the step have their cache now.
 void Scheduler::commit_tokens(Slot slot) {
   requests_.num_computed_tokens[slot] += requests_.num_scheduled_tokens[slot];
+  requests_.num_last_scheduled[slot] = requests_.num_scheduled_tokens[slot];
   requests_.num_scheduled_tokens[slot] = 0;
-  memory_.index(requests_.row[slot], requests_.computed_tokens(slot));
+  const Row row = requests_.row[slot];
+  if (config_.enable_partial_caching) requests_.num_unstored_tokens[slot] = num_uncached_tokens(slot);
+  const int32_t num_computed = requests_.num_computed_tokens[slot];
+  if (!memory_.can_index(row, num_computed)) return;
+  if (!offline_) return memory_.index(row, requests_.computed_tokens(slot));
+  const int32_t num_blocks = num_computed / config_.block_size;
+  const auto pending = offline_->pending_counts(slot, memory_.num_indexed_blocks(row), num_blocks);
+  memory_.index(row, requests_.computed_tokens(slot), pending);
+  offline_->note_cached(slot, num_blocks);
 }
 
 FinishReason Scheduler::commit_sample(Slot slot, int32_t token) {
   requests_.append_token(slot, token);
+  requests_.note_token(slot, now_);
   const FinishReason reason = requests_.finish_reason(slot, token);
   const int32_t num_output = requests_.num_output_tokens(slot);
+  if (reason != FinishReason::kNone) output_forecast_.observe(requests_.request_class[slot], num_output);
   ++counters_.num_output_tokens;
   if (num_output == 1) counters_.num_prompt_tokens += requests_.num_prompt_tokens[slot];
   output_.request_ids.push_back(requests_.id[slot]);

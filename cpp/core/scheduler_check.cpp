@@ -15,6 +15,17 @@ void Scheduler::check_invariants() const {
   HOCKET_CHECK(std::adjacent_find(rows.begin(), rows.end()) == rows.end(), "two requests share a row");
   HOCKET_CHECK(static_cast<int32_t>(rows.size()) + memory_.num_free_rows() == config_.max_num_seqs, "a row is lost");
   memory_.check_invariants(rows);
+  int64_t num_host_units = 0;
+  int32_t num_private_rows = 0;
+  for (const Slot slot : waiting_) num_host_units += requests_.num_saved_units[slot];
+  for (const Slot slot : running_) num_private_rows += memory_.form(requests_.row[slot]) != CacheForm{};
+  HOCKET_CHECK(num_host_units == num_host_units_, "units on the host differ from the saved requests'");
+  HOCKET_CHECK(num_private_rows == num_private_rows_, "rows of another form differ from their count");
+  if (offline_) {
+    const auto num_offline = std::ranges::count_if(waiting_, [&](Slot slot) { return is_queued_offline(slot); });
+    HOCKET_CHECK(num_offline == offline_->size(), "the offline queue differs from the waiting list");
+    offline_->check_invariants();
+  }
   for (const Slot slot : running_) check_request(slot);
   for (const Slot slot : waiting_) check_request(slot);
 }
@@ -47,6 +58,7 @@ void Scheduler::check_request(Slot slot) const {
   HOCKET_CHECK(requests_.known_tokens(slot).back() == requests_.last_token[slot], "a request's last token is another");
   HOCKET_CHECK(num_computed < num_tokens, "a live request has nothing left to compute");
   HOCKET_CHECK(num_tokens < requests_.max_total_tokens[slot], "a live request has reached its length");
+  HOCKET_CHECK(requests_.num_unstored_tokens[slot] <= num_computed, "tokens are to be recomputed that never were");
   HOCKET_CHECK(is_open_ || (num_scheduled == 0 && !requests_.is_aborted[slot]), "a closed step left traces");
   if (requests_.state[slot] == RequestState::kWaiting) {
     HOCKET_CHECK(requests_.row[slot] == kNone && num_computed == 0 && num_scheduled == 0,

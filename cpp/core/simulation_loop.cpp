@@ -16,9 +16,13 @@ void require(bool condition, const char* message) {
 
 }  // namespace
 
-SimulationLoop::SimulationLoop(const SchedulerConfig& config, const LatencyModel& latency,
+SimulationLoop::SimulationLoop(const SchedulerConfig& config, const Estimates& estimates,
                                const SimulatedRequests& requests, const SimulationOptions& options)
-    : requests_(requests), options_(options), latency_(latency), scheduler_(config), records_(requests.size()) {
+    : requests_(requests),
+      options_(options),
+      estimates_(estimates),
+      scheduler_(config, estimates),
+      records_(requests.size()) {
   check_requests();
   link_followers();
 }
@@ -129,7 +133,7 @@ void SimulationLoop::end(Index request) {
 
 void SimulationLoop::step(const BatchPlan& plan) {
   record_plan(plan);
-  const double seconds = latency_.predict(plan_features(plan));
+  const double seconds = step_seconds(plan);
   take_samples();
   now_ += seconds;
   totals_.busy_s += seconds;
@@ -143,6 +147,18 @@ void SimulationLoop::step(const BatchPlan& plan) {
     records_.outcome[request] = SimulatedOutcome::kFinished;
     end(request);
   }
+}
+
+// Both directions of the bus work at once.
+double SimulationLoop::step_seconds(const BatchPlan& plan) const {
+  const double compute = estimates_.latency.predict(plan_features(plan));
+  if (plan.transfers.empty()) return compute;
+  int64_t num_to_host = 0, num_to_device = 0;
+  for (const HostTransfer& transfer : plan.transfers) {
+    (transfer.is_to_host ? num_to_host : num_to_device) += transfer.num_units;
+  }
+  const double transfer = estimates_.transfer_seconds(std::max(num_to_host, num_to_device));
+  return options_.overlap_transfers ? std::max(compute, transfer) : compute + transfer;
 }
 
 void SimulationLoop::sample(const BatchPlan& plan) {

@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "latency_model.h"
+#include "estimates.h"
 #include "scheduler.h"
 #include "simulation_records.h"
 #include "synthetic_tokens.h"
@@ -48,13 +48,15 @@ struct SimulatedRequests {
 struct SimulationOptions {
   bool keep_token_times = false;
   double sample_interval_s = 0.0;  // 0: no samples
+  bool overlap_transfers = true;   // copies from and to the host beside the computation; false: before it
 };
 
 class SimulationLoop {
  public:
   // Throws std::invalid_argument if arrays disagree, a value is out of its range, two requests follow the same one, or
   // requests follow each other in a circle.
-  SimulationLoop(const SchedulerConfig& config, const LatencyModel& latency, const SimulatedRequests& requests,
+  // The estimates are what the scheduler believes, and here they are true.
+  SimulationLoop(const SchedulerConfig& config, const Estimates& estimates, const SimulatedRequests& requests,
                  const SimulationOptions& options);
 
   // Runs until everything has ended, or for `max_steps` steps; true if anything is left.
@@ -84,6 +86,7 @@ class SimulationLoop {
   void submit(Index request);
   void end(Index request);
   void step(const BatchPlan& plan);
+  double step_seconds(const BatchPlan& plan) const;
   void sample(const BatchPlan& plan);
   void record_plan(const BatchPlan& plan);
   void record_token(Index request, int32_t num_output_tokens);
@@ -91,7 +94,7 @@ class SimulationLoop {
 
   const SimulatedRequests requests_;
   const SimulationOptions options_;
-  const LatencyModel latency_;
+  const Estimates estimates_;
   Scheduler scheduler_;
 
   double now_ = 0.0;

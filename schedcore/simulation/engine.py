@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from schedcore._core import SchedulerConfig
+from schedcore._core import Estimates, SchedulerConfig
 from schedcore.simulation.cost_model import CostModel
 from schedcore.simulation.model_shape import ModelShape
 
@@ -14,6 +14,8 @@ from schedcore.simulation.model_shape import ModelShape
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedEngine:
     """`options` are further fields of SchedulerConfig. Raises ValueError if the weights leave no room for a cache."""
+
+    HOST_BYTES_PER_SECOND: ClassVar[float] = 24e9  # each way: PCIe 4.0 x16, as copies reach it
 
     model: ModelShape
     cost: CostModel
@@ -23,6 +25,9 @@ class SimulatedEngine:
     max_model_len: int | None = None  # tokens; None: the model's
     block_size: int = 16
     layers_per_unit: int = 4
+    enable_hidden_cache: bool = False  # refused where hidden states are no smaller than K and V
+    host_memory_bytes: int = 0  # for preempted requests, see SchedulerConfig.preemption
+    overlap_transfers: bool = True  # copies from and to the host beside the computation
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,8 +64,21 @@ class SimulatedEngine:
             "max_num_waiting": max(1, num_requests),
             "policy": self.policy,
         }
+        if self.enable_hidden_cache or self.options.get("preemption") == "restore":
+            settings["hidden_units_per_group"] = self.model.hidden_units_per_group
+        unit_bytes = self.model.unit_bytes(self.block_size, self.layers_per_unit)
+        settings["num_host_units"] = self.host_memory_bytes // unit_bytes
         try:
             return SchedulerConfig(**{**settings, **self.options})
         except TypeError:
             options = ", ".join(f"{name}={value}" for name, value in self.options.items())
             raise ValueError(f"the scheduler has no such settings: {options}") from None
+
+    def estimates(self) -> Estimates:
+        """What the scheduler believes of the machine; in a simulation it is true."""
+        return Estimates(
+            latency=self.cost.to_core(),
+            costs=self.model.step_costs(),
+            host_bytes_per_second=self.HOST_BYTES_PER_SECOND,
+            unit_bytes=self.model.unit_bytes(self.block_size, self.layers_per_unit),
+        )

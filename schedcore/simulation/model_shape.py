@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from schedcore._core import algorithms
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
@@ -58,6 +60,28 @@ class ModelShape:
     def hidden_ratio(self) -> float:
         """Eta: bytes of a token's hidden cache over those of its K and V."""
         return self.hidden_size / (2 * self.kv_size)
+
+    @property
+    def hidden_units_per_group(self) -> int:
+        """Units of a hidden block per layer group; 0 where hidden states are no smaller than K and V."""
+        units = -(-self.hidden_size // self.kv_size)
+        return units if units < 2 else 0
+
+    def step_costs(self, flops_per_second: float = 150e12, bytes_per_second: float = 1.3e12) -> algorithms.StepCosts:
+        """For the b/r solver. The rates are what an A100 reaches of its 312 TFLOP/s and 1.56 to 2.0 TB/s."""
+        workspace = 2 * self.kv_size * self.bytes_per_value  # K and V of one layer at a time
+        return algorithms.StepCosts(
+            "roofline",
+            flops_per_token=2.0 * self.num_layers * self.layer_weights,
+            flops_per_pair=4.0 * self.attention_width,
+            flops_per_logit=2.0 * self.hidden_size * self.vocab_size,
+            flops_per_second=flops_per_second,
+            weight_bytes=float(self.num_layers * self.layer_weights * self.bytes_per_value),
+            head_bytes=float(self.hidden_size * self.vocab_size * self.bytes_per_value),
+            kv_bytes_per_token=float(self.kv_bytes_per_token),
+            workspace_bytes_per_token=float(workspace),
+            bytes_per_second=bytes_per_second,
+        )
 
     def unit_bytes(self, block_size: int, layers_per_unit: int) -> int:
         return block_size * layers_per_unit * self.kv_size * self.bytes_per_value

@@ -104,9 +104,10 @@ def simulate(
         workload = workload.select((workload.arrival_s < horizon_s) | (workload.follows != NO_REQUEST))
     loop = simulation.SimulationLoop(
         engine.scheduler_config(len(workload)),
-        engine.cost.to_core(),
+        engine.estimates(),
         request_columns(workload),
         keep_token_times=keep_token_times,
+        overlap_transfers=engine.overlap_transfers,
         sample_interval_s=(horizon_s or float(workload.arrival_s.max(initial=0.0))) / NUM_SAMPLES or 1.0,
     )
     report = on_progress or (lambda done, total: None)

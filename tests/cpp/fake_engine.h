@@ -37,8 +37,8 @@ inline uint64_t mix(uint64_t hash, uint64_t value) {
 
 class FakeEngine {
  public:
-  explicit FakeEngine(const SchedulerConfig& config, int32_t vocab_size = 5)
-      : scheduler(config),
+  explicit FakeEngine(const SchedulerConfig& config, int32_t vocab_size = 5, const Estimates& estimates = Estimates())
+      : scheduler(config, estimates),
         config_(config),
         vocab_size_(vocab_size),
         pool_(static_cast<size_t>(config.num_units) * config.block_size, 0),
@@ -48,6 +48,12 @@ class FakeEngine {
   Scheduler scheduler;
   std::map<uint64_t, FakeRequest> requests;  // accepted, by id; ids are not used twice
   double now = 0.0;
+
+  // What was met, in tokens and blocks
+  int64_t num_hidden = 0;
+  int64_t num_uncached = 0;
+  int64_t num_restored = 0;
+  int64_t num_projected = 0;
 
   AddStatus add(RequestSpec spec, Tokens prompt, std::string salt = "", Tokens stops = {}) {
     spec.prompt = prompt;
@@ -124,9 +130,13 @@ class FakeEngine {
 
   Tokens execute(const BatchPlan& plan) {
     check_shape(plan);
+    copy_to_host(plan);
+    read_projected(plan);
     for (size_t i = 0; i < plan.block_table_index.size(); ++i) {
       tables_.at(plan.block_table_index[i]) = plan.block_table_unit[i];
     }
+    write_projected(plan);
+    copy_to_device(plan);
     for (int32_t s = 0; s < plan.num_seqs(); ++s) write_sequence(plan, s);
     for (int32_t s = 0; s < plan.num_seqs(); ++s) read_sequence(plan, s);
     Tokens sampled;
@@ -194,26 +204,132 @@ class FakeEngine {
     for (const uint64_t id : plan.preempted_ids) running_.erase(id);
     bool any_admitted = false;
     for (const uint64_t id : plan.request_ids) any_admitted |= running_.insert(id).second;
-    const bool is_for_growth = !plan.preempted_ids.empty() && !(any_admitted && config_.policy == "priority");
+    const bool is_for_growth = config_.policy == "fcfs" && !config_.enable_partial_caching &&
+                               config_.num_host_units == 0 && !plan.preempted_ids.empty();
     if (is_for_growth) CHECK(plan.step_id - last_admission_ >= config_.block_size);
     if (any_admitted) last_admission_ = plan.step_id;
   }
 
-  void write_sequence(const BatchPlan& plan, int32_t s) {
-    const auto hashes = prefix_hashes(plan, s);
-    const int32_t num_query = plan.query_start[s + 1] - plan.query_start[s];
-    for (int32_t p = plan.seq_lens[s] - num_query; p < plan.seq_lens[s]; ++p) {
-      for (int32_t part = 0; part < config_.units_per_block(); ++part) {
-        vector_at(plan.rows[s], part, p) = mix(hashes[p], part);
+  // ---- forms: what a position's vectors are, and where ----
+
+  static uint64_t vector_of(uint64_t hash, CacheKind kind, int32_t part) {
+    return mix(hash, kind == CacheKind::kKv ? part : 1000 + part);
+  }
+  int32_t num_parts(CacheKind kind) const {
+    return kind == CacheKind::kKv ? config_.units_per_block() : config_.hidden_units_per_block();
+  }
+  void write_position(Row row, int32_t position, uint64_t hash, CacheKind kind) {
+    for (int32_t part = 0; part < num_parts(kind); ++part) vector_at(row, part, position) = vector_of(hash, kind, part);
+  }
+  void check_position(Row row, int32_t position, uint64_t hash, CacheKind kind) {
+    for (int32_t part = 0; part < num_parts(kind); ++part) {
+      CHECK_EQ(vector_at(row, part, position), vector_of(hash, kind, part));
+    }
+  }
+
+  struct Saved {
+    std::vector<uint64_t> hashes;
+    CacheKind kind;
+  };
+
+  std::vector<uint64_t> hashes_of(uint64_t id) const {
+    const FakeRequest& request = requests.at(id);
+    std::vector<uint64_t> hashes;
+    uint64_t hash = salt_hash(request.salt);
+    for (const int32_t token : known_tokens(request)) hashes.push_back(hash = mix(hash, token));
+    return hashes;
+  }
+
+  // The host's copy is taken on trust as far as hidden states of a KV row go: nobody has kept them here.
+  void copy_to_host(const BatchPlan& plan) {
+    for (const HostTransfer& t : plan.transfers) {
+      if (!t.is_to_host) continue;
+      CHECK_EQ(t.begin_token, 0);
+      const auto hashes = hashes_of(t.request_id);
+      CHECK(t.end_token <= std::ssize(hashes));
+      saved_[t.request_id] = {{hashes.begin(), hashes.begin() + t.end_token}, t.kind};
+    }
+  }
+
+  void copy_to_device(const BatchPlan& plan) {
+    for (const HostTransfer& t : plan.transfers) {
+      if (t.is_to_host) continue;
+      const Saved& saved = saved_.at(t.request_id);
+      CHECK(saved.kind == t.kind && std::ssize(saved.hashes) == t.end_token && t.begin_token < t.end_token);
+      const CacheKind kind = kind_of_row(plan, t.row);
+      CHECK(t.kind == CacheKind::kHidden || kind == CacheKind::kKv);
+      num_restored += t.end_token - t.begin_token;
+      for (int32_t p = t.begin_token; p < t.end_token; ++p) write_position(t.row, p, saved.hashes[p], kind);
+      saved_.erase(t.request_id);
+    }
+  }
+
+  CacheKind kind_of_row(const BatchPlan& plan, Row row) const {
+    const auto s = std::ranges::find(plan.rows, row) - plan.rows.begin();
+    if (s == std::ssize(plan.rows) || plan.cache_kinds.empty()) return CacheKind::kKv;
+    return static_cast<CacheKind>(plan.cache_kinds[s]);
+  }
+
+  void read_projected(const BatchPlan& plan) {
+    projected_.clear();
+    const int32_t num_units = config_.hidden_units_per_block();
+    for (size_t i = 0; i < plan.projections.size(); ++i) {
+      for (int32_t part = 0; part < num_units; ++part) {
+        const int32_t unit = plan.projected_units.at(i * num_units + part);
+        for (int32_t k = 0; k < config_.block_size; ++k) {
+          projected_.push_back(pool_.at(size_t(unit) * config_.block_size + k));
+        }
       }
     }
   }
 
+  // Where the hidden states are those of the request, K and V become its K and V.
+  void write_projected(const BatchPlan& plan) {
+    size_t next = 0;
+    for (const Projection& projection : plan.projections) {
+      const auto s = std::ranges::find(plan.rows, projection.row) - plan.rows.begin();
+      const auto hashes = s == std::ssize(plan.rows) ? std::vector<uint64_t>{} : hashes_of(plan.request_ids[s]);
+      for (int32_t part = 0; part < config_.hidden_units_per_block(); ++part) {
+        for (int32_t k = 0; k < config_.block_size; ++k, ++next) {
+          const int32_t p = projection.block_index * config_.block_size + k;
+          if (part > 0 || p >= std::ssize(hashes)) continue;
+          if (projected_[next] != vector_of(hashes[p], CacheKind::kHidden, part)) continue;
+          write_position(projection.row, p, hashes[p], CacheKind::kKv);
+          ++num_projected;
+        }
+      }
+    }
+  }
+
+  int32_t num_unstored(const BatchPlan& plan, int32_t s) const {
+    return plan.uncached_tokens.empty() ? 0 : plan.uncached_tokens[s];
+  }
+  bool is_stored(Row row, int32_t position) const { return position >= scheduler.num_missing_tokens(row); }
+  void write_sequence(const BatchPlan& plan, int32_t s) {
+    const auto hashes = prefix_hashes(plan, s);
+    const Row row = plan.rows[s];
+    const int32_t num_query = plan.query_start[s + 1] - plan.query_start[s];
+    const CacheKind kind = plan.cache_kinds.empty() ? CacheKind::kKv : static_cast<CacheKind>(plan.cache_kinds[s]);
+    const auto write = [&](int32_t p) {
+      if (is_stored(row, p)) write_position(row, p, hashes[p], kind);
+    };
+    for (int32_t p = 0; p < num_unstored(plan, s); ++p) write(p);
+    for (int32_t p = plan.seq_lens[s] - num_query; p < plan.seq_lens[s]; ++p) write(p);
+  }
+
   void read_sequence(const BatchPlan& plan, int32_t s) {
     const auto hashes = prefix_hashes(plan, s);
+    const Row row = plan.rows[s];
+    const int32_t begin = plan.seq_lens[s] - (plan.query_start[s + 1] - plan.query_start[s]);
+    const CacheKind kind = plan.cache_kinds.empty() ? CacheKind::kKv : static_cast<CacheKind>(plan.cache_kinds[s]);
+    const int32_t hidden = plan.hidden_tokens.empty() ? 0 : plan.hidden_tokens[s];
+    num_hidden += hidden;
+    num_uncached += num_unstored(plan, s);
     for (int32_t p = 0; p < plan.seq_lens[s]; ++p) {
-      for (int32_t part = 0; part < config_.units_per_block(); ++part) {
-        CHECK_EQ(vector_at(plan.rows[s], part, p), mix(hashes[p], part));
+      if (!is_stored(row, p)) {
+        CHECK(p < num_unstored(plan, s) || p >= begin);  // at hand in this step
+      } else {
+        check_position(row, p, hashes[p], p >= begin - hidden ? kind : CacheKind::kKv);
       }
     }
   }
@@ -238,7 +354,9 @@ class FakeEngine {
   const int32_t vocab_size_;
   std::vector<uint64_t> pool_;  // [num_units][block_size]
   std::set<uint64_t> running_;
-  int64_t last_admission_ = 0;   // step_id
+  int64_t last_admission_ = 0;  // step_id
+  std::map<uint64_t, Saved> saved_;
+  std::vector<uint64_t> projected_;
   std::vector<int32_t> tables_;  // [max_num_seqs][units_per_block][max_blocks_per_seq]
 };
 

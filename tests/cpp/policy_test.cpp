@@ -13,14 +13,27 @@ using Names = std::vector<std::string>;
 
 // Requests by name; what the policy answers, by name.
 struct World {
+  SchedulerConfig config;
   std::unique_ptr<Policy> policy;
+  DeviceMemory memory;
+  Estimates estimates;
+  OutputForecast outputs;
   RequestTable table;
   Names names;  // by slot
   Slots running;
   Slots waiting;
-  int32_t num_free_rows = 8;
 
-  explicit World(const char* name) : policy(make_policy(name)) {}
+  explicit World(const char* name, int32_t num_rows = 8)
+      : config(make_config(name, num_rows)), policy(make_policy(config)), memory(config) {}
+
+  static SchedulerConfig make_config(const char* name, int32_t num_rows) {
+    SchedulerConfig config;
+    config.num_units = 1000;
+    config.num_layers = 4;
+    config.policy = name;
+    config.max_num_seqs = num_rows;
+    return config;
+  }
 
   Slot add(const std::string& name, double arrival, int64_t priority, int32_t num_prompt) {
     RequestSpec spec;
@@ -68,7 +81,7 @@ struct World {
     running.push_back(slot);
   }
 
-  Snapshot snapshot() const { return {0.0, table, running, waiting, 64, num_free_rows}; }
+  Snapshot snapshot() const { return {0.0, table, running, waiting, memory, estimates, outputs, nullptr, 0, 64}; }
 };
 
 TEST(policy, fcfs_serves_decodes_then_chunks_then_arrivals) {
@@ -82,10 +95,9 @@ TEST(policy, fcfs_serves_decodes_then_chunks_then_arrivals) {
 }
 
 TEST(policy, fcfs_offers_no_more_than_there_are_rows) {
-  World w("fcfs");
+  World w("fcfs", /*num_rows=*/1);
   w.waits("a", 0);
   w.waits("b", 1);
-  w.num_free_rows = 1;
   CHECK_EQ(w.grants(), (Names{"a+10"}));
 }
 
@@ -126,7 +138,10 @@ TEST(policy, priority_displaces_only_the_strictly_less_important) {
   CHECK_EQ(w.victims("high"), (Names{"lower", "low", "same", "high"}));
 }
 
-TEST(policy, unknown_names_are_refused) { CHECK_THROWS(make_policy("best"), std::invalid_argument); }
+TEST(policy, unknown_names_are_refused) {
+  CHECK(!is_policy("best"));
+  CHECK_THROWS(make_policy(World::make_config("best", 1)), std::invalid_argument);
+}
 
 }  // namespace
 }  // namespace hocket

@@ -29,10 +29,50 @@ SchedulerConfig random_config(Random* random) {
   config.max_num_batched_tokens = random->between(1, 24);
   config.max_model_len = random->between(2, 48);
   config.max_num_waiting = random->between(1, 12);
-  config.policy = random->chance(50) ? "fcfs" : "priority";
+  constexpr const char* kPolicies[] = {"fcfs", "priority", "apt", "bs", "bs_e", "bs_es", "echo", "ellm", "hocket"};
+  config.policy = kPolicies[random->between(0, 8)];
   config.enable_prefix_caching = random->chance(75);
   config.enable_chunked_prefill = random->chance(70);
+  config.enable_mixed_steps = config.enable_chunked_prefill || random->chance(50);
+  config.hidden_units_per_group = random->chance(40);
+  config.num_host_units = random->chance(40) ? random->between(0, config.num_units) : 0;
+  constexpr const char* kPreemptions[] = {"recompute", "swap", "restore"};
+  config.preemption = kPreemptions[random->between(0, 2)];
+  config.enable_partial_caching = !config.enable_prefix_caching && random->chance(70);
+  config.past_target_decay = random->chance(50) ? 0.0 : 0.4;
+  config.max_wait_ms = random->chance(50) ? 1e9 : random->between(0, 20) * 1000;
+  config.refine_latency = random->chance(30);
+  for (bool* stage : {&config.enable_residents, &config.enable_deadlines, &config.enable_plan_search,
+                      &config.enable_task_aware_eviction, &config.enable_reserve}) {
+    *stage = random->chance(80);
+  }
   return config;
+}
+
+Estimates random_estimates(const SchedulerConfig& config, Random* random) {
+  Estimates estimates;
+  if (random->chance(30)) return estimates;
+  LatencyCoefficients k;
+  k.step_base = 0.05 * random->between(0, 20);
+  k.prefill_token = 0.01 * random->between(1, 20);
+  k.decode_base = 0.05 * random->between(0, 5);
+  k.decode_seq = 0.01 * random->between(1, 20);
+  k.decode_context = 1e-4 * random->between(0, 20);
+  k.hidden_token = 1e-3 * random->between(0, 5);
+  k.overlap = 0.1 * random->between(0, 10);
+  estimates.latency = LatencyModel(LatencyForm::kCorrected, k);
+  estimates.host_bytes_per_second = random->between(0, 100);
+  estimates.unit_bytes = 1.0;
+  estimates.costs = {.flops_per_token = 1.0,
+                     .flops_per_pair = 0.01,
+                     .flops_per_logit = 1.0,
+                     .flops_per_second = 100.0,
+                     .weight_bytes = 1.0 * random->between(1, 50),
+                     .head_bytes = 1.0,
+                     .kv_bytes_per_token = double(config.units_per_block()) / config.block_size,
+                     .workspace_bytes_per_token = 0.01,
+                     .bytes_per_second = 10.0};
+  return estimates;
 }
 
 struct History {
@@ -42,7 +82,10 @@ struct History {
   uint64_t next_id = 0;
   int64_t num_accepted = 0;
 
-  explicit History(unsigned seed) : random{std::mt19937(seed)}, config(random_config(&random)), engine(config, 3) {}
+  explicit History(unsigned seed)
+      : random{std::mt19937(seed)},
+        config(random_config(&random)),
+        engine(config, 3, random_estimates(config, &random)) {}
 
   void add() {
     RequestSpec spec;
@@ -50,6 +93,8 @@ struct History {
     spec.max_tokens = random.between(1, 20);
     spec.priority = random.between(0, 2);
     spec.request_class = random.between(0, 2);
+    if (random.chance(50)) spec.ttft_target = random.between(1, 10);
+    if (random.chance(50)) spec.itl_target = 0.5 * random.between(1, 6);
     spec.arrival_time = engine.now - random.between(0, 3);
     Tokens prompt(random.between(1, 20));
     for (int32_t& token : prompt) token = random.between(0, 1);  // so that prompts share prefixes
@@ -97,7 +142,11 @@ TEST(scheduler_random, every_history_ends_well) {
   int64_t num_preemptions = 0;
   int64_t num_evictions = 0;
   int64_t num_hits = 0;
-  for (unsigned seed = 0; seed < 300; ++seed) {
+  int64_t num_hidden = 0;
+  int64_t num_uncached = 0;
+  int64_t num_restored = 0;
+  int64_t num_projected = 0;
+  for (unsigned seed = 0; seed < 900; ++seed) {
     try {
       History history(seed);
       for (int32_t i = 0; i < 120; ++i) history.act();
@@ -107,6 +156,10 @@ TEST(scheduler_random, every_history_ends_well) {
       num_preemptions += stats.counters.num_preemptions;
       num_evictions += stats.num_evicted_blocks;
       num_hits += stats.counters.num_cached_prompt_tokens;
+      num_hidden += history.engine.num_hidden;
+      num_uncached += history.engine.num_uncached;
+      num_restored += history.engine.num_restored;
+      num_projected += history.engine.num_projected;
     } catch (const std::exception& error) {
       throw testing::Failure("seed " + std::to_string(seed) + ": " + error.what());
     }
@@ -115,6 +168,10 @@ TEST(scheduler_random, every_history_ends_well) {
   CHECK(num_preemptions > 200);
   CHECK(num_evictions > 3000);
   CHECK(num_hits > 500);
+  CHECK(num_hidden > 100);
+  CHECK(num_uncached > 100);
+  CHECK(num_restored > 100);
+  CHECK(num_projected > 20);
 }
 
 }  // namespace

@@ -57,6 +57,12 @@ LatencyModel simple_latency() {
   return LatencyModel(LatencyForm::kCorrected, coefficients);
 }
 
+Estimates simple_estimates() {
+  Estimates estimates;
+  estimates.latency = simple_latency();
+  return estimates;
+}
+
 std::vector<int64_t> microseconds(const std::vector<double>& seconds) {
   std::vector<int64_t> rounded;
   for (const double value : seconds) rounded.push_back(std::llround(1e6 * value));
@@ -67,7 +73,7 @@ TEST(simulation_loop, adds_up_steps_and_sees_arrivals_after_them) {
   Columns columns;
   columns.add(0.0, 4, 3, 1);
   columns.add(0.005, 2, 2, 2);
-  SimulationLoop loop(small_config(32), simple_latency(), columns.requests(), {.keep_token_times = true});
+  SimulationLoop loop(small_config(32), simple_estimates(), columns.requests(), {.keep_token_times = true});
   CHECK(!loop.run(100));
   CHECK_EQ(loop.token_times().request, (std::vector<uint32_t>{0, 0, 1, 0, 1}));
   CHECK_EQ(microseconds(loop.token_times().time_s), (std::vector<int64_t>{14000, 27000, 27000, 39000, 39000}));
@@ -78,7 +84,7 @@ TEST(simulation_loop, a_follow_up_waits_for_the_answer_and_finds_it_cached) {
   Columns columns;
   columns.add(0.0, 6, 7, 1);
   columns.add(2.0, 20, 1, 1, 0);
-  SimulationLoop loop(small_config(32), simple_latency(), columns.requests(), {});
+  SimulationLoop loop(small_config(32), simple_estimates(), columns.requests(), {});
   CHECK(!loop.run(100));
   CHECK_EQ(microseconds(loop.records().arrival_s), (std::vector<int64_t>{0, 2082000}));
   CHECK_EQ(loop.records().num_cached_tokens, (std::vector<int32_t>{0, 12}));
@@ -88,7 +94,7 @@ TEST(simulation_loop, ends_every_request_once_when_memory_is_short) {
   Columns columns;
   for (int32_t i = 0; i < 40; ++i) columns.add(0.01 * (i % 7), 3 + i % 11, 1 + i % 17, i / 2);
   columns.add(0.0, 64, 1, 99);
-  SimulationLoop loop(small_config(16), simple_latency(), columns.requests(), {true, 0.05});
+  SimulationLoop loop(small_config(16), simple_estimates(), columns.requests(), {true, 0.05});
   while (loop.run(1)) loop.scheduler().check_invariants();
   CHECK_EQ(loop.num_ended(), int64_t{41});
   std::vector<int32_t> counts(41, 0);
@@ -106,10 +112,11 @@ TEST(simulation_loop, refuses_columns_that_make_no_sense) {
   Columns circle;
   circle.add(0.0, 4, 1, 1, 1);
   circle.add(0.0, 4, 1, 2, 0);
-  CHECK_THROWS(SimulationLoop(small_config(32), simple_latency(), circle.requests(), {}), std::invalid_argument);
+  CHECK_THROWS(SimulationLoop(small_config(32), simple_estimates(), circle.requests(), {}), std::invalid_argument);
   Columns empty_prompt;
   empty_prompt.add(0.0, 0, 1, 1);
-  CHECK_THROWS(SimulationLoop(small_config(32), simple_latency(), empty_prompt.requests(), {}), std::invalid_argument);
+  CHECK_THROWS(SimulationLoop(small_config(32), simple_estimates(), empty_prompt.requests(), {}),
+               std::invalid_argument);
 }
 
 TEST(simulation_loop, counts_a_single_query_token_as_a_decode_and_others_as_a_chunk) {

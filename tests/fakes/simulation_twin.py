@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from schedcore._core import AddStatus, BatchPlan, Scheduler, SchedulerConfig, algorithms
+from schedcore._core import AddStatus, BatchPlan, Estimates, Scheduler, SchedulerConfig, algorithms
 from schedcore.simulation.token_ids import stream_tokens
 from schedcore.simulation.workload import NO_REQUEST, Workload
 from schedcore.types import FinishReason
@@ -37,8 +37,8 @@ def plan_features(plan: BatchPlan) -> algorithms.BatchFeatures:
     return batch.features
 
 
-def run_twin(workload: Workload, config: SchedulerConfig, latency: algorithms.LatencyModel) -> TwinResult:
-    scheduler = Scheduler(config)
+def run_twin(workload: Workload, config: SchedulerConfig, estimates: Estimates) -> TwinResult:
+    scheduler, latency = Scheduler(config, estimates), estimates.latency
     result = TwinResult()
     follower = {int(leader): i for i, leader in enumerate(workload.follows) if leader != NO_REQUEST}
     roots = np.flatnonzero(workload.follows == NO_REQUEST)

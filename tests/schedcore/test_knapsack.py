@@ -41,7 +41,7 @@ class Case:
 
     def options(self) -> list[dict[int, tuple[int, float]]]:
         """Per candidate: choice -> (units, gain), for every choice it may get."""
-        num_in_time = int(np.sum(self.flags & PAST_TARGET == 0))
+        num_candidates = len(self.flags)
         options = []
         for p, m, flags, keep in zip(self.pending, self.units, self.flags, self.keep, strict=True):
             m = int(m)
@@ -50,7 +50,7 @@ class Case:
             kept_kv = float(keep) if flags & RESIDENT_KV else kept_hidden
             option = {SKIP: (0, 0.0), KV: (m, value + kept_kv)}
             if self.hidden_ratio < 1 and m > self.block_units:
-                gain = value - num_in_time * self.alpha * m + kept_hidden
+                gain = value - num_candidates * self.alpha * m + kept_hidden
                 option[HIDDEN] = (math.ceil(self.hidden_ratio * m - 1e-9), gain)
             options.append(option)
         return options

@@ -78,7 +78,7 @@ def test_the_step_time_is_the_formula_on_the_plans_tokens() -> None:
     )
     loop = simulation.SimulationLoop(
         engine.with_policy("fcfs", max_num_batched_tokens=64).scheduler_config(1),
-        engine.cost.to_core(),
+        engine.estimates(),
         request_columns(make_workload([0.0], Prompts.unrelated([100]), [5])),
         keep_token_times=True,
     )

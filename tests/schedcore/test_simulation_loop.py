@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from fakes.simulation_twin import run_twin
-from schedcore._core import SchedulerConfig, simulation
+from schedcore._core import Estimates, SchedulerConfig, simulation
 from schedcore.simulation.cost_model import linear_cost
 from schedcore.simulation.simulator import Outcome, request_columns
 from schedcore.simulation.token_ids import Prompts, StreamKind, stream_id
@@ -28,7 +28,7 @@ def config(num_blocks: int = BLOCKS, **fields: Any) -> SchedulerConfig:
 
 
 def run(workload: Workload, settings: SchedulerConfig, cost: Any = SIMPLE, **options: Any) -> simulation.SimulationLoop:
-    loop = simulation.SimulationLoop(settings, cost.to_core(), request_columns(workload), **options)
+    loop = simulation.SimulationLoop(settings, Estimates(latency=cost.to_core()), request_columns(workload), **options)
     while loop.run(7):
         loop.check_invariants()
     loop.check_invariants()
@@ -181,7 +181,7 @@ COST = linear_cost("with contexts", 3.0, 0.4, -0.1, 0.003, 0.0007)
 def test_equals_a_plain_python_loop_over_the_same_scheduler(seed: int, fields: dict[str, Any]) -> None:
     workload, settings = random_workload(seed), config(**fields)
     loop = run(workload, settings, COST, keep_token_times=True)
-    twin = run_twin(workload, settings, COST.to_core())
+    twin = run_twin(workload, settings, Estimates(latency=COST.to_core()))
     requests, times = loop.token_times()
     assert list(zip(requests.tolist(), times.tolist(), strict=True)) == twin.tokens
     records = loop.records()
@@ -230,14 +230,20 @@ def test_the_same_inputs_give_the_same_bytes_however_the_run_is_cut() -> None:
     workload, settings = random_workload(4), config(num_blocks=40)
     one = run(workload, settings, COST, keep_token_times=True, sample_interval_s=0.05)
     other = simulation.SimulationLoop(
-        settings, COST.to_core(), request_columns(workload), keep_token_times=True, sample_interval_s=0.05
+        settings,
+        Estimates(latency=COST.to_core()),
+        request_columns(workload),
+        keep_token_times=True,
+        sample_interval_s=0.05,
     )
     assert not other.run(10**9)
     assert all_bytes(one) == all_bytes(other)
 
 
 def test_run_stops_after_the_steps_it_was_given() -> None:
-    loop = simulation.SimulationLoop(config(), SIMPLE.to_core(), request_columns(unrelated([0.0], [4], [3])))
+    loop = simulation.SimulationLoop(
+        config(), Estimates(latency=SIMPLE.to_core()), request_columns(unrelated([0.0], [4], [3]))
+    )
     assert loop.run(2)
     assert loop.totals()["num_steps"] == 2
     assert not loop.run(1)
@@ -267,7 +273,7 @@ def test_time_stands_still_when_steps_cost_nothing() -> None:
 def test_columns_that_make_no_sense_are_refused(change: dict[str, Any], message: str) -> None:
     columns: Any = {**request_columns(unrelated([0.0, 1.0], [4, 4], [1, 1])), **change}
     with pytest.raises(ValueError, match=message):
-        simulation.SimulationLoop(config(), SIMPLE.to_core(), columns)
+        simulation.SimulationLoop(config(), Estimates(latency=SIMPLE.to_core()), columns)
 
 
 def test_two_requests_cannot_follow_one() -> None:
@@ -279,4 +285,4 @@ def test_two_requests_cannot_follow_one() -> None:
 def test_columns_of_another_type_are_refused() -> None:
     columns: Any = {**request_columns(unrelated([0.0], [4], [1])), "follows": np.array([-1], np.int64)}
     with pytest.raises(TypeError, match="follows"):
-        simulation.SimulationLoop(config(), SIMPLE.to_core(), columns)
+        simulation.SimulationLoop(config(), Estimates(latency=SIMPLE.to_core()), columns)

@@ -1,0 +1,21 @@
+// What the scheduler believes about the machine: how long a batch takes, and what moving or recomputing costs.
+#pragma once
+
+#include "latency_model.h"
+#include "partial_cache_solver.h"
+
+namespace hocket {
+
+struct Estimates {
+  LatencyModel latency;              // without coefficients: nothing is known, and no step is cut for time
+  StepCosts costs;                   // for the b/r solver; flops_per_second 0: unknown
+  double host_bytes_per_second = 0;  // each way; 0: unknown
+  double unit_bytes = 0;
+
+  bool knows_latency() const { return latency.predict({.num_decodes = 1, .decode_context = 1, .max_context = 1}) > 0; }
+  double transfer_seconds(int64_t num_units) const {
+    return host_bytes_per_second > 0 ? static_cast<double>(num_units) * unit_bytes / host_bytes_per_second : 0.0;
+  }
+};
+
+}  // namespace hocket

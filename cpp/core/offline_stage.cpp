@@ -1,0 +1,107 @@
+#include "offline_stage.h"
+
+#include <algorithm>
+
+#include "residents.h"
+
+namespace hocket {
+namespace {
+
+constexpr int32_t kMaxWaiting = 12;   // candidates from the queue
+constexpr int32_t kMaxRunning = 256;  // candidates among those that run; the rest goes on as before
+constexpr double kDecodeValue = 4.0;  // tokens of prefill that one of decode is worth
+
+size_t num_online(const Snapshot& snapshot) {
+  const auto is_online = [&](Slot slot) { return snapshot.requests.request_class[slot] == kOnlineClass; };
+  return static_cast<size_t>(std::ranges::partition_point(snapshot.waiting, is_online) - snapshot.waiting.begin());
+}
+
+}  // namespace
+
+std::span<const Slot> waiting_online(const Snapshot& snapshot) { return snapshot.waiting.first(num_online(snapshot)); }
+std::span<const Slot> waiting_offline(const Snapshot& snapshot) {
+  return snapshot.waiting.subspan(num_online(snapshot));
+}
+
+OfflineStage::OfflineStage(const SchedulerConfig& config)
+    : config_(config),
+      search_({.block_size = config.block_size,
+               .units_per_block = config.units_per_block(),
+               .chunk_quantum = 64,
+               .max_plans = 256,
+               .decode_value = kDecodeValue}) {}
+
+void OfflineStage::fill_in_order(const Snapshot& snapshot, std::span<const Slot> running, StepBuilder* builder) const {
+  const RequestTable& requests = snapshot.requests;
+  for (const Slot slot : running) {
+    if (requests.num_uncomputed_tokens(slot) == 1) builder->try_decode(slot);
+  }
+  const bool is_whole = !config_.enable_chunked_prefill;
+  for (const Slot slot : running) {
+    if (requests.num_uncomputed_tokens(slot) > 1 && builder->prefill(slot, {}, is_whole) == 0) return;
+  }
+  auto num_rows = snapshot.memory.num_free_rows();
+  for (const Slot slot : waiting_offline(snapshot)) {
+    if (num_rows-- == 0 || builder->tokens_left() == 0 || builder->prefill(slot, {}, is_whole) == 0) return;
+  }
+}
+
+void OfflineStage::gather(const Snapshot& snapshot, std::span<const Slot> running, int64_t room) {
+  const RequestTable& requests = snapshot.requests;
+  candidates_.clear();
+  slots_.clear();
+  int64_t num_tokens = 0;
+  for (const Slot slot : running.first(std::min<size_t>(running.size(), kMaxRunning))) {
+    num_tokens += requests.num_tokens[slot];
+    candidates_.push_back({.context = requests.num_computed_tokens[slot],
+                           .remaining = requests.num_uncomputed_tokens(slot),
+                           .last_tokens = requests.num_last_scheduled[slot],
+                           .is_resident = true});
+    slots_.push_back(slot);
+  }
+  waiting_.clear();
+  const auto typical = running.empty() ? 1 : static_cast<int32_t>(num_tokens / static_cast<int64_t>(running.size()));
+  snapshot.offline->candidates(std::max(1, typical), kMaxWaiting, &waiting_);
+  for (const Slot slot : waiting_) {
+    // A prompt is seated with all of its memory, not with the first chunk's. It may take what others will need only if
+    // nothing else runs.
+    if (units_needed(config_, snapshot, slot).kv > room) continue;
+    const int32_t num_cached = snapshot.offline->num_cached_tokens(slot);
+    const int32_t context = std::max(num_cached, requests.num_saved_tokens[slot]);
+    candidates_.push_back({.context = context,
+                           .remaining = std::max(1, requests.num_tokens[slot] - context),
+                           .cached_tokens = num_cached,
+                           .is_resident = false});
+    slots_.push_back(slot);
+  }
+}
+
+void OfflineStage::search(const Snapshot& snapshot, std::span<const Slot> running, int64_t reserve,
+                          StepBuilder* builder, Composition* composition) {
+  const DeviceMemory& memory = snapshot.memory;
+  const int64_t num_free = memory.num_available_units() - memory.num_valuable_units();  // that nobody will need
+  int64_t num_promised = 0;
+  for (const Slot slot : running) num_promised += memory.num_promised_units(snapshot.requests.row[slot]);
+  // A lone request may take what others will need: it would wait for ever otherwise.
+  const int64_t room = (running.empty() ? memory.num_available_units() : num_free) - memory.num_promised_units();
+  gather(snapshot, running, room - reserve);
+  if (candidates_.empty() || builder->tokens_left() == 0) return;
+  PlanBudgets budgets;
+  budgets.max_seconds = builder->max_seconds();
+  budgets.max_tokens = builder->tokens_left();
+  budgets.max_requests = snapshot.memory.num_free_rows() + static_cast<int32_t>(running.size());
+  budgets.free_units = std::max({int64_t{0}, num_free - reserve, num_promised});
+  budgets.valuable_units = memory.num_valuable_units();
+  budgets.tokens_per_unit = static_cast<double>(config_.block_size) / config_.units_per_block();
+  for (const Slot slot : running.subspan(std::min<size_t>(running.size(), kMaxRunning))) {
+    if (snapshot.requests.num_uncomputed_tokens(slot) == 1) builder->try_decode(slot);
+  }
+  const PlanResult plan =
+      search_.search(snapshot.estimates.latency, candidates_, budgets, builder->num_advanced(), builder->batch());
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    if (plan.tokens[i] == 0) continue;
+    composition->grants.push_back({slots_[i], plan.tokens[i], !candidates_[i].is_resident, {}});
+  }
+}
+
+}  // namespace hocket

@@ -1,0 +1,102 @@
+// Echo (sections 3 and 4), in the steps of its evaluation:
+//
+//   bs     online requests first, first come first served; offline ones fill the step in order of arrival
+//   bs_e   and no step takes longer than the tightest online deadline allows
+//   bs_es  and offline work is chosen by plan search over the offline queue
+//   echo   and cached blocks that pending offline requests will use are kept longest, and memory for online bursts is
+//          left free
+//
+// Memory goes to online requests first; an offline request never displaces anybody.
+
+#include <algorithm>
+
+#include "class_order.h"
+#include "offline_stage.h"
+#include "policy.h"
+#include "step_builder.h"
+
+namespace hocket {
+namespace {
+
+constexpr int32_t kLeastChunk = 64;  // tokens: online prompts advance by that much however tight the deadline
+
+class EchoPolicy final : public Policy {
+ public:
+  EchoPolicy(const SchedulerConfig& config, bool has_estimator, bool has_search, bool has_reserve)
+      : config_(config),
+        has_estimator_(has_estimator),
+        has_search_(has_search),
+        has_reserve_(has_reserve),
+        builder_(config),
+        offline_(config) {}
+
+  bool needs_offline_queue() const override { return has_search_; }
+  bool has_task_aware_eviction() const override { return has_reserve_ && config_.enable_task_aware_eviction; }
+
+  bool precedes(const RequestTable& requests, Slot a, Slot b) const override {
+    return precedes_by_class(requests, a, b);
+  }
+  void victims(const Snapshot& snapshot, Slot needy, std::vector<Slot>* victims) const override {
+    victims_by_class(snapshot, needy, victims);
+  }
+  bool yields_before(const RequestTable& requests, Slot a, Slot b) const override { return precedes(requests, b, a); }
+
+  void compose(const Snapshot& snapshot, Composition* composition) override {
+    split(snapshot);
+    builder_.begin(snapshot, composition);
+    for (const Slot slot : running_online_) {
+      if (snapshot.requests.num_uncomputed_tokens(slot) == 1) builder_.decode(slot);
+    }
+    if (has_estimator_) builder_.limit_seconds(kSlackShare * tightest_slack(snapshot, running_online_));
+    prefill_online(snapshot);
+    if (builder_.tokens_left() == 0) return;
+    if (has_search_) {
+      offline_.search(snapshot, running_offline_, has_reserve_ ? snapshot.reserve_units : 0, &builder_, composition);
+    } else {
+      offline_.fill_in_order(snapshot, running_offline_, &builder_);
+    }
+  }
+
+ private:
+  void split(const Snapshot& snapshot) {
+    running_online_.clear();
+    running_offline_.clear();
+    for (const Slot slot : snapshot.running) {
+      const bool is_online = snapshot.requests.request_class[slot] == kOnlineClass;
+      (is_online ? running_online_ : running_offline_).push_back(slot);
+    }
+  }
+
+  void prefill_online(const Snapshot& snapshot) {
+    bool is_first = true;
+    const auto prefill = [&](Slot slot) {
+      if (builder_.prefill(slot, {}, !config_.enable_chunked_prefill) > 0) return is_first = false, true;
+      if (!is_first || builder_.tokens_left() == 0) return false;
+      is_first = false;
+      return builder_.prefill_at_most(slot, kLeastChunk);
+    };
+    for (const Slot slot : running_online_) {
+      if (snapshot.requests.num_uncomputed_tokens(slot) > 1 && !prefill(slot)) return;
+    }
+    for (const Slot slot : waiting_online(snapshot)) {
+      if (!prefill(slot)) return;
+    }
+  }
+
+  const SchedulerConfig config_;
+  const bool has_estimator_;
+  const bool has_search_;
+  const bool has_reserve_;
+  StepBuilder builder_;
+  OfflineStage offline_;
+  std::vector<Slot> running_online_;   // scratch
+  std::vector<Slot> running_offline_;  // scratch
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_echo_policy(const SchedulerConfig& config, std::string_view name) {
+  return std::make_unique<EchoPolicy>(config, name != "bs", name == "bs_es" || name == "echo", name == "echo");
+}
+
+}  // namespace hocket

@@ -1,0 +1,245 @@
+// The united policy: online residents by knapsack, chunks by deadline, offline work by plan search.
+//
+//   1  residents   While online requests contend for memory, the knapsack picks who holds it and as which cache kind.
+//                  The value of a request is what it brings per step: one answer within its targets over the steps
+//                  that it is expected to take yet (output_forecast.h), so that density is answers per unit and step.
+//                  One that has missed a target counts past_target_decay as much; who runs counts more by what
+//                  computing it again would cost everybody, spread over the steps that it has left.
+//   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met.
+//   3  chunks      Decodes first, then prompts by deadline, those that are late last.
+//   4  offline     Plan search over the offline queue in what is left of time and memory, less the reserve.
+//
+// Starvation: a request that has waited max_wait_ms goes first, oldest first, and keeps its place until it ends. Such
+// requests get at most a share of the memory together, but always at least one of them is served. So a request waits
+// no longer than max_wait_ms plus the time that older starving ones take in that share.
+//
+// Each stage can be switched off (config.h).
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "class_order.h"
+#include "offline_stage.h"
+#include "policy.h"
+#include "residents.h"
+#include "step_builder.h"
+
+namespace hocket {
+namespace {
+
+constexpr auto kSkip = static_cast<uint8_t>(KnapsackChoice::kSkip);
+constexpr auto kHidden = static_cast<uint8_t>(KnapsackChoice::kHidden);
+constexpr auto kKv = static_cast<uint8_t>(KnapsackChoice::kKv);
+constexpr int32_t kLeastChunk = 64;         // tokens by which prompts advance however tight the deadline
+constexpr double kStarvingShare = 0.25;     // of the memory
+constexpr double kLeastStepSeconds = 1e-3;  // while nothing is known of step times
+
+class HocketPolicy final : public Policy {
+ public:
+  explicit HocketPolicy(const SchedulerConfig& config)
+      : config_(config), residents_(config), builder_(config), offline_(config) {}
+
+  bool needs_offline_queue() const override { return config_.enable_plan_search; }
+  bool has_task_aware_eviction() const override { return config_.enable_task_aware_eviction; }
+
+  bool precedes(const RequestTable& requests, Slot a, Slot b) const override {
+    return precedes_by_class(requests, a, b);
+  }
+  void victims(const Snapshot& snapshot, Slot needy, std::vector<Slot>* victims) const override {
+    victims_by_class(snapshot, needy, victims);
+  }
+  // Offline ones first, then those that are late, then the last to arrive.
+  bool yields_before(const RequestTable& requests, Slot a, Slot b) const override {
+    const auto rank = [&](Slot slot) { return std::tie(requests.request_class[slot], requests.is_late[slot]); };
+    return rank(a) != rank(b) ? rank(a) > rank(b) : precedes(requests, b, a);
+  }
+
+  void compose(const Snapshot& snapshot, Composition* composition) override {
+    composition->is_strict = false;
+    split(snapshot);
+    builder_.begin(snapshot, composition);
+    for (const Slot slot : decoding_) builder_.decode(slot);
+    pick_residents(snapshot, composition);
+    if (config_.enable_deadlines) builder_.limit_seconds(kSlackShare * tightest_slack(snapshot, decoding_));
+    prefill_online();
+    fill_offline(snapshot, composition);
+  }
+
+ private:
+  struct Prompt {
+    Slot slot;
+    bool is_starving;
+    bool is_late;
+    double deadline;
+    CacheForm form;
+  };
+
+  void split(const Snapshot& snapshot) {
+    const RequestTable& requests = snapshot.requests;
+    decoding_.clear();
+    prompts_.clear();
+    running_offline_.clear();
+    offline_units_ = 0;
+    online_units_ = 0;
+    for (const Slot slot : snapshot.running) {
+      const int32_t num_held = snapshot.memory.num_held_units(requests.row[slot]);
+      if (requests.request_class[slot] != kOnlineClass) {
+        running_offline_.push_back(slot);
+        offline_units_ += num_held;
+        continue;
+      }
+      online_units_ += num_held;
+      if (requests.num_uncomputed_tokens(slot) == 1) {
+        decoding_.push_back(slot);
+      } else {
+        prompts_.push_back(prompt(snapshot, slot, {}));
+      }
+    }
+  }
+
+  Prompt prompt(const Snapshot& snapshot, Slot slot, CacheForm form) const {
+    const RequestTable& requests = snapshot.requests;
+    const double deadline = requests.deadline(slot);
+    return {slot, is_starving(snapshot, slot), requests.is_late[slot] || deadline < snapshot.now, deadline, form};
+  }
+
+  bool is_starving(const Snapshot& snapshot, Slot slot) const {
+    return snapshot.requests.is_starved[slot] ||
+           snapshot.requests.pending_seconds(slot, snapshot.now) * 1000 > config_.max_wait_ms;
+  }
+
+  // ---- 1 ----
+
+  void pick_residents(const Snapshot& snapshot, Composition* composition) {
+    const auto waiting = waiting_online(snapshot);
+    int64_t num_wanted = snapshot.memory.num_promised_units();
+    for (const Slot slot : waiting) num_wanted += units_needed(config_, snapshot, slot).kv;
+    const auto num_running = static_cast<int64_t>(snapshot.running.size());
+    const int64_t headroom = (num_running + std::ssize(waiting) + 1) * config_.units_per_block();
+    const bool is_enough = num_wanted + headroom <= snapshot.memory.num_available_units() + offline_units_;
+    if (is_enough || !config_.enable_residents) {
+      for (const Slot slot : waiting) prompts_.push_back(prompt(snapshot, slot, {}));
+      return;
+    }
+    solve(snapshot, waiting, composition);
+  }
+
+  void solve(const Snapshot& snapshot, std::span<const Slot> waiting, Composition* composition) {
+    const RequestTable& requests = snapshot.requests;
+    const float step_seconds = static_cast<float>(std::max(kLeastStepSeconds, builder_.seconds()));
+    const auto num_online = static_cast<float>(decoding_.size() + prompts_.size());
+    residents_.begin(snapshot);
+    starving_.clear();
+    sum_of_rates_ = 0.0F;
+    for (const Slot slot : decoding_) sum_of_rates_ += rate(snapshot, slot);
+    for (const Prompt& p : prompts_) sum_of_rates_ += rate(snapshot, p.slot);
+    const float mean_rate = num_online > 0 ? sum_of_rates_ / num_online : 1.0F;
+    const float scale = step_seconds / mean_rate;
+    const auto add = [&](Slot slot) {
+      const bool is_running = requests.state[slot] == RequestState::kRunning;
+      const float r = rate(snapshot, slot);
+      const auto rebuild = is_running ? static_cast<float>(rebuild_seconds(config_, snapshot, slot)) : 0.0F;
+      const bool is_late = is_past_target(requests, slot, snapshot.now);
+      if (is_starving(snapshot, slot)) starving_.push_back(residents_.size());
+      residents_.add(snapshot, slot, scale * r, num_online * rebuild * r,
+                     is_late ? KnapsackCandidates::kPastTarget : uint8_t{0});
+    };
+    for (const Slot slot : decoding_) add(slot);
+    for (const Prompt& p : prompts_) add(p.slot);
+    for (const Slot slot : waiting) add(slot);
+    const int64_t capacity = snapshot.memory.num_available_units() + online_units_ + offline_units_;
+    mark_starving(snapshot, static_cast<int64_t>(kStarvingShare * static_cast<double>(capacity)));
+    apply(snapshot, residents_.solve(capacity).choices, composition);
+  }
+
+  // Answers per step that the request is expected to bring.
+  static float rate(const Snapshot& snapshot, Slot slot) {
+    const RequestTable& requests = snapshot.requests;
+    return 1.0F / snapshot.outputs.expected_rest(kOnlineClass, requests.num_output_tokens(slot));
+  }
+
+  void mark_starving(const Snapshot& snapshot, int64_t room) {
+    const auto& arrival = snapshot.requests.arrival_time;
+    std::ranges::sort(starving_, [&](size_t a, size_t b) {
+      return std::make_pair(arrival[residents_.slot(a)], a) < std::make_pair(arrival[residents_.slot(b)], b);
+    });
+    bool is_first = true;
+    for (const size_t i : starving_) {
+      const int32_t num_units = residents_.kv_units(i);
+      if (!is_first && num_units > room) break;
+      residents_.set_flag(i, KnapsackCandidates::kMustSchedule);
+      room -= num_units;
+      is_first = false;
+    }
+  }
+
+  void apply(const Snapshot& snapshot, std::span<const uint8_t> choices, Composition* composition) {
+    prompts_.clear();
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const Slot slot = residents_.slot(i);
+      const Row row = snapshot.requests.row[slot];
+      const uint8_t choice = choices[i];
+      const CacheForm form{choice == kHidden ? CacheKind::kHidden : CacheKind::kKv, 0};
+      if (row == kNone) {
+        if (choice != kSkip) prompts_.push_back(prompt(snapshot, slot, form));
+        continue;
+      }
+      const CacheKind kind = snapshot.memory.form(row).kind;
+      const bool is_lost = choice == kSkip || (choice == kHidden && kind == CacheKind::kKv);
+      if (is_lost) composition->preemptions.push_back(slot);
+      if (choice == kKv && kind == CacheKind::kHidden) composition->reshapes.push_back({slot, {}});
+      const bool is_prompt = is_lost || snapshot.requests.num_uncomputed_tokens(slot) > 1;
+      if (choice != kSkip && is_prompt) prompts_.push_back(prompt(snapshot, slot, is_lost ? form : CacheForm{}));
+    }
+  }
+
+  // ---- 3 ----
+
+  void prefill_online() {
+    std::ranges::sort(prompts_, [](const Prompt& a, const Prompt& b) {
+      return std::make_tuple(!a.is_starving, a.is_late, a.deadline, a.slot) <
+             std::make_tuple(!b.is_starving, b.is_late, b.deadline, b.slot);
+    });
+    bool is_first = true;
+    for (const Prompt& p : prompts_) {
+      if (builder_.tokens_left() == 0) return;
+      const int32_t num_tokens = builder_.prefill(p.slot, p.form, !config_.enable_chunked_prefill);
+      if (num_tokens == 0 && (!is_first || !builder_.prefill_at_most(p.slot, kLeastChunk))) return;
+      is_first = false;
+    }
+  }
+
+  // ---- 4 ----
+
+  void fill_offline(const Snapshot& snapshot, Composition* composition) {
+    if (builder_.tokens_left() == 0) return;
+    if (!config_.enable_plan_search) {
+      offline_.fill_in_order(snapshot, running_offline_, &builder_);
+      return;
+    }
+    offline_.search(snapshot, running_offline_, snapshot.reserve_units, &builder_, composition);
+  }
+
+  const SchedulerConfig config_;
+  Residents residents_;
+  StepBuilder builder_;
+  OfflineStage offline_;
+
+  // Of the current step
+  std::vector<Slot> decoding_;   // online
+  std::vector<Prompt> prompts_;  // online, under way or to be admitted
+  std::vector<Slot> running_offline_;
+  std::vector<size_t> starving_;  // candidates
+  int64_t online_units_ = 0;      // held by running requests
+  int64_t offline_units_ = 0;
+  float sum_of_rates_ = 0.0F;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_hocket_policy(const SchedulerConfig& config) {
+  return std::make_unique<HocketPolicy>(config);
+}
+
+}  // namespace hocket

@@ -1,0 +1,68 @@
+#include "residents.h"
+
+#include <algorithm>
+
+namespace hocket {
+
+UnitsNeeded units_needed(const SchedulerConfig& config, const Snapshot& snapshot, Slot slot) {
+  const RequestTable& requests = snapshot.requests;
+  const int32_t num_blocks = requests.num_tokens[slot] / config.block_size + 1;
+  const Row row = requests.row[slot];
+  const int32_t num_shared =
+      row == kNone ? requests.num_cached_hint[slot] / config.block_size : snapshot.memory.num_shared_blocks(row);
+  const int32_t num_own = std::max(1, num_blocks - num_shared);
+  const int32_t kv = num_own * config.units_per_block();
+  if (config.hidden_units_per_group == 0 || num_own == 1) return {kv, kv};
+  return {kv, num_own * config.hidden_units_per_block()};
+}
+
+bool is_past_target(const RequestTable& requests, Slot slot, double now) {
+  return requests.is_late[slot] || now > requests.deadline(slot);
+}
+
+double rebuild_seconds(const SchedulerConfig& config, const Snapshot& snapshot, Slot slot) {
+  const RequestTable& requests = snapshot.requests;
+  const double n = requests.num_computed_tokens[slot];
+  if (config.preemption != "recompute" && config.num_host_units > 0) {
+    return snapshot.estimates.transfer_seconds(static_cast<int64_t>(n / config.block_size + 1) *
+                                               config.units_per_block());
+  }
+  const LatencyCoefficients& k = snapshot.estimates.latency.coefficients();
+  return n * (k.prefill_token + k.prefill_pair * n);
+}
+
+Residents::Residents(const SchedulerConfig& config)
+    : config_(config), knapsack_({.past_target_decay = std::max(config.past_target_decay, 1e-3)}) {}
+
+void Residents::begin(const Snapshot& snapshot) {
+  const double hidden_token = snapshot.estimates.latency.coefficients().hidden_token;
+  knapsack_.set_hidden_seconds_per_unit(hidden_token * config_.block_size / config_.units_per_block());
+  total_kv_units_ = 0;
+  for (auto* floats : {&pending_, &keep_}) floats->clear();
+  for (auto* units : {&kv_units_, &hidden_units_}) units->clear();
+  slots_.clear();
+  flags_.clear();
+}
+
+void Residents::add(const Snapshot& snapshot, Slot slot, float value, float keep, uint8_t flags) {
+  const UnitsNeeded units = units_needed(config_, snapshot, slot);
+  const Row row = snapshot.requests.row[slot];
+  if (row != kNone) {
+    const bool is_kv = snapshot.memory.form(row).kind == CacheKind::kKv;
+    flags |= is_kv ? KnapsackCandidates::kResidentKv : KnapsackCandidates::kResidentHidden;
+  }
+  slots_.push_back(slot);
+  pending_.push_back(std::max(0.0F, value));
+  keep_.push_back(keep);
+  kv_units_.push_back(units.kv);
+  // Who has waited so long is served, not squeezed in.
+  hidden_units_.push_back(flags & KnapsackCandidates::kMustSchedule ? units.kv : units.hidden);
+  flags_.push_back(flags);
+  total_kv_units_ += units.kv;
+}
+
+KnapsackResult Residents::solve(int64_t capacity) {
+  return knapsack_.solve({pending_, kv_units_, hidden_units_, flags_, keep_}, std::max<int64_t>(capacity, 0));
+}
+
+}  // namespace hocket

@@ -1,0 +1,95 @@
+#include "step_builder.h"
+
+#include <algorithm>
+
+namespace hocket {
+
+void StepBuilder::begin(const Snapshot& snapshot, Composition* composition) {
+  snapshot_ = &snapshot;
+  latency_ = &snapshot.estimates.latency;
+  composition_ = composition;
+  batch_.clear();
+  max_seconds_ = std::numeric_limits<double>::infinity();
+  tokens_left_ = snapshot.max_num_tokens;
+  num_advanced_ = 0.0;
+}
+
+void StepBuilder::grant(Slot slot, int32_t num_tokens, bool is_admission, CacheForm form) {
+  composition_->grants.push_back({slot, num_tokens, is_admission, form});
+  tokens_left_ -= num_tokens;
+  num_advanced_ += num_tokens;
+}
+
+void StepBuilder::decode(Slot slot) {
+  if (tokens_left_ == 0) return;
+  batch_.add_decode(snapshot_->requests.num_tokens[slot]);
+  grant(slot, 1, false, {});
+}
+
+bool StepBuilder::try_decode(Slot slot) {
+  if (tokens_left_ == 0) return false;
+  const int32_t context = snapshot_->requests.num_tokens[slot];
+  batch_.add_decode(context);
+  if (seconds() > max_seconds_) {
+    batch_.remove_decode(context);
+    return false;
+  }
+  grant(slot, 1, false, {});
+  return true;
+}
+
+int32_t StepBuilder::prefill(Slot slot, CacheForm form, bool is_whole) {
+  const RequestTable& requests = snapshot_->requests;
+  const bool is_admission = requests.state[slot] == RequestState::kWaiting;
+  const int32_t context = context_of(slot);
+  const int32_t num_left = std::max(1, requests.num_tokens[slot] - context);
+  const int32_t num_tokens = most_tokens(context, num_left);
+  if (num_tokens == 0 || (is_whole && num_tokens < num_left)) return 0;
+  batch_.add_chunk(context, num_tokens);
+  if (is_admission) num_advanced_ += context;
+  // The cache may hold less by now than the hint says: the scheduler cuts what does not fit.
+  grant(slot, num_tokens, is_admission, form);
+  return num_tokens;
+}
+
+bool StepBuilder::prefill_at_most(Slot slot, int32_t num_tokens) {
+  const RequestTable& requests = snapshot_->requests;
+  const int32_t context = context_of(slot);
+  num_tokens = std::min({num_tokens, requests.num_tokens[slot] - context, tokens_left_});
+  if (num_tokens <= 0) return false;
+  batch_.add_chunk(context, num_tokens);
+  grant(slot, num_tokens, requests.state[slot] == RequestState::kWaiting, {});
+  return true;
+}
+
+// Tokens that are there, or in the cache, or on the host.
+int32_t StepBuilder::context_of(Slot slot) const {
+  const RequestTable& requests = snapshot_->requests;
+  if (requests.state[slot] != RequestState::kWaiting) return requests.num_computed_tokens[slot];
+  const auto known = requests.known_tokens(slot);
+  const int32_t num_blocks =
+      snapshot_->memory.num_cached_blocks(requests.cache_salt[slot], known.first(known.size() - 1));
+  return std::max(num_blocks * snapshot_->memory.block_size(), requests.num_saved_tokens[slot]);
+}
+
+// By bisection: predicted time grows with the chunk.
+int32_t StepBuilder::most_tokens(int64_t context, int32_t num_left) {
+  const int32_t most = std::min(num_left, tokens_left_);
+  if (most <= 0) return 0;
+  const auto fits = [&](int32_t num_tokens) {
+    batch_.add_chunk(context, num_tokens);
+    const bool is_short = seconds() <= max_seconds_;
+    batch_.remove_chunk(context, num_tokens);
+    return is_short;
+  };
+  if (max_seconds_ == std::numeric_limits<double>::infinity() || fits(most)) return most;
+  int32_t low = 0;  // fits, or nothing does
+  int32_t high = most;
+  while (high - low > 1) {
+    const int32_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+}  // namespace hocket

@@ -1,0 +1,53 @@
+// A step under construction: grants within a budget of tokens and of predicted time.
+//
+// Thread safety: none. No allocation on the step path.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "latency_model.h"
+#include "policy.h"
+
+namespace hocket {
+
+class StepBuilder {
+ public:
+  explicit StepBuilder(const SchedulerConfig& config) : batch_(config.max_model_len) {}
+
+  // Starts anew. Without a latency model, time is not limited.
+  void begin(const Snapshot& snapshot, Composition* composition);
+
+  // From now on the step may take `seconds`, at least as long as it takes already.
+  void limit_seconds(double seconds) { max_seconds_ = seconds; }
+  double max_seconds() const { return max_seconds_; }
+  int32_t tokens_left() const { return tokens_left_; }
+  double seconds() const { return latency_->predict(batch_.features()); }
+  LatencyBatch* batch() { return &batch_; }
+  // Tokens granted so far, those that the cache gives included.
+  double num_advanced() const { return num_advanced_; }
+
+  // A running request that decodes, whatever time it takes: the time limit is for what comes after.
+  void decode(Slot slot);
+  // The same if the step then still keeps its limit; false if not.
+  bool try_decode(Slot slot);
+  // As many of the request's uncomputed tokens as fit the budgets; 0 if none do. Whole prompts all or nothing.
+  int32_t prefill(Slot slot, CacheForm form, bool is_whole);
+  // So many of them, whatever time it takes, while there are tokens; false if none.
+  bool prefill_at_most(Slot slot, int32_t num_tokens);
+
+ private:
+  int32_t context_of(Slot slot) const;
+  int32_t most_tokens(int64_t context, int32_t num_left);
+  void grant(Slot slot, int32_t num_tokens, bool is_admission, CacheForm form);
+
+  const Snapshot* snapshot_ = nullptr;
+  const LatencyModel* latency_ = nullptr;
+  Composition* composition_ = nullptr;
+  LatencyBatch batch_;
+  double max_seconds_ = std::numeric_limits<double>::infinity();
+  int32_t tokens_left_ = 0;
+  double num_advanced_ = 0.0;
+};
+
+}  // namespace hocket
