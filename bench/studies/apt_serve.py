@@ -1,4 +1,4 @@
-"""Apt-Serve's tables 4 and 5 and figures 8 and 9, in simulation.
+"""Apt-Serve's tables 4 and 5 and figure 8, in simulation.
 
     python bench/studies/apt_serve.py [--quick] [--seeds N] [--processes 2] [--json FILE] [--output docs/results]
 
