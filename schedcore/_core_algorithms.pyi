@@ -47,6 +47,7 @@ class BatchFeatures:
     chunk_tokens: float
     chunk_pairs: float
     chunk_squares: float
+    chunk_context: float
     num_decodes: float
     decode_context: float
     max_context: float
@@ -73,6 +74,8 @@ class LatencyCoefficients:
     prefill_floor: float
     prefill_pair: float
     prefill_token: float
+    prefill_context: float
+    prefill_chunk: float
     decode_base: float
     decode_seq: float
     decode_context: float

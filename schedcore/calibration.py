@@ -25,6 +25,7 @@ FEATURES = (
     "chunk_tokens",
     "chunk_pairs",
     "chunk_squares",
+    "chunk_context",
     "num_decodes",
     "decode_context",
     "max_context",
@@ -109,6 +110,9 @@ class StepColumns:
         has_prefill, has_decodes = f["num_chunks"] > 0, f["num_decodes"] > 0
         prefill[:, LINEAR.index("prefill_pair")] = f["chunk_squares" if is_echo else "chunk_pairs"]
         prefill[:, LINEAR.index("prefill_token")] = f["chunk_tokens"]
+        if not is_echo:
+            prefill[:, LINEAR.index("prefill_context")] = f["chunk_context"]
+            prefill[:, LINEAR.index("prefill_chunk")] = f["num_chunks"]
         decode[:, LINEAR.index("decode_max_context")] = f["max_context"]
         if is_echo:
             decode[:, LINEAR.index("decode_context")] = f["decode_context"] / np.maximum(f["num_decodes"], 1)

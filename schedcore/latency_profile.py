@@ -24,6 +24,8 @@ class LatencyCoefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     prefill_floor: float = 0.0  # c0, seconds that prefill costs at least
     prefill_pair: float = 0.0  # alpha, seconds per (c+n)^2 - c^2 of a chunk of n tokens at context c; Echo: per n^2
     prefill_token: float = 0.0  # beta, seconds per token
+    prefill_context: float = 0.0  # * seconds per token of context before a chunk
+    prefill_chunk: float = 0.0  # * seconds per chunk
     decode_base: float = 0.0  # * tau0, seconds
     decode_seq: float = 0.0  # * kappa, seconds per decode
     decode_context: float = 0.0  # delta, seconds per token of context, summed over decodes; Echo: of their mean

@@ -11,6 +11,7 @@ void LatencyBatch::change_chunk(int64_t context, int64_t tokens, double sign) {
   features_.chunk_tokens += sign * n;
   features_.chunk_pairs += sign * n * (n + 2 * c);
   features_.chunk_squares += sign * n * n;
+  features_.chunk_context += sign * c;
 }
 
 void LatencyBatch::add_decode(int32_t context) {
@@ -34,12 +35,12 @@ void LatencyBatch::clear() {
 
 LatencyModel::Linear LatencyModel::linear() const {
   const LatencyCoefficients& k = coefficients_;
-  return {k.step_base,  k.prefill_floor,  k.prefill_pair,       k.prefill_token, k.decode_base,
-          k.decode_seq, k.decode_context, k.decode_max_context, k.hidden_token};
+  return {k.step_base,   k.prefill_floor, k.prefill_pair,   k.prefill_token,      k.prefill_context, k.prefill_chunk,
+          k.decode_base, k.decode_seq,    k.decode_context, k.decode_max_context, k.hidden_token};
 }
 
 void LatencyModel::set_linear(const Linear& x) {
-  coefficients_ = {x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], coefficients_.overlap};
+  coefficients_ = {x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], coefficients_.overlap};
 }
 
 LatencyModel::Parts LatencyModel::parts(const BatchFeatures& f) const {
@@ -49,7 +50,8 @@ LatencyModel::Parts LatencyModel::parts(const BatchFeatures& f) const {
   parts.has_prefill = f.num_chunks > 0;
   parts.has_decode = f.num_decodes > 0 || (!is_echo && f.hidden_tokens > 0);
   if (parts.has_prefill) {
-    const double sum = k.prefill_pair * (is_echo ? f.chunk_squares : f.chunk_pairs) + k.prefill_token * f.chunk_tokens;
+    double sum = k.prefill_pair * (is_echo ? f.chunk_squares : f.chunk_pairs) + k.prefill_token * f.chunk_tokens;
+    if (!is_echo) sum += k.prefill_context * f.chunk_context + k.prefill_chunk * f.num_chunks;
     parts.is_at_floor = sum < k.prefill_floor;
     parts.prefill = std::max(sum, k.prefill_floor);
   }
@@ -87,17 +89,19 @@ LatencyModel::Linear LatencyModel::regressors(const BatchFeatures& f) const {
   } else {
     x[2] = weight.prefill * (is_echo ? f.chunk_squares : f.chunk_pairs);
     x[3] = weight.prefill * f.chunk_tokens;
+    x[4] = is_echo ? 0.0 : weight.prefill * f.chunk_context;
+    x[5] = is_echo ? 0.0 : weight.prefill * f.num_chunks;
   }
-  x[7] = weight.decode * f.max_context;
+  x[9] = weight.decode * f.max_context;
   if (is_echo) {
-    x[6] = f.num_decodes > 0 ? weight.decode * f.decode_context / f.num_decodes : 0.0;
+    x[8] = f.num_decodes > 0 ? weight.decode * f.decode_context / f.num_decodes : 0.0;
     return x;
   }
   x[0] = part.has_prefill || part.has_decode ? 1.0 : 0.0;
-  x[4] = f.num_decodes > 0 ? weight.decode : 0.0;
-  x[5] = weight.decode * f.num_decodes;
-  x[6] = weight.decode * f.decode_context;
-  x[8] = weight.decode * f.hidden_tokens;
+  x[6] = f.num_decodes > 0 ? weight.decode : 0.0;
+  x[7] = weight.decode * f.num_decodes;
+  x[8] = weight.decode * f.decode_context;
+  x[10] = weight.decode * f.hidden_tokens;
   return x;
 }
 

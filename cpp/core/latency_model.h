@@ -1,10 +1,12 @@
 // How long will this batch take? (Echo section 5.2, in its original and in a corrected form.)
 //
-// Corrected:   T_prefill = max( prefill_floor, sum over chunks of prefill_pair ((c+n)^2 - c^2) + prefill_token n )
+// Corrected:   T_prefill = max( prefill_floor, sum over chunks of prefill_pair ((c+n)^2 - c^2) + prefill_token n
+//                                                                 + prefill_context c + prefill_chunk )
 //              T_decode  = decode_base + decode_seq b + decode_context (sum of contexts) + decode_max_context (largest)
 //                          + hidden_token (hidden-cached tokens)
 //              T         = step_base + max(T_prefill, T_decode) + (1 - overlap) min(T_prefill, T_decode)
 //              A chunk is n tokens behind a context of c. Tokens that are recomputed every step are chunks too.
+//              However short a chunk, it reads the cache of its context once, and it is one more sequence.
 //
 // Echo:        T_prefill = max( prefill_floor, sum of prefill_pair n^2 + prefill_token n )
 //              T_decode  = decode_max_context (largest context) + decode_context (mean context)
@@ -28,6 +30,7 @@ struct BatchFeatures {
   double chunk_tokens = 0;    // sum of n
   double chunk_pairs = 0;     // sum of (c+n)^2 - c^2
   double chunk_squares = 0;   // sum of n^2
+  double chunk_context = 0;   // sum of c
   double num_decodes = 0;     // b
   double decode_context = 0;  // sum over decodes of the tokens they attend to
   double max_context = 0;     // the largest of those
@@ -73,6 +76,8 @@ struct LatencyCoefficients {
   double prefill_floor = 0;       // c0, seconds
   double prefill_pair = 0;        // alpha, seconds per token^2
   double prefill_token = 0;       // beta, seconds per token
+  double prefill_context = 0;     // * seconds per token of context before a chunk
+  double prefill_chunk = 0;       // * seconds per chunk
   double decode_base = 0;         // * tau0, seconds
   double decode_seq = 0;          // * kappa, seconds per decode
   double decode_context = 0;      // delta, seconds per token
@@ -84,7 +89,7 @@ struct LatencyCoefficients {
 class LatencyModel {
  public:
   // The coefficients but overlap, in the order of LatencyCoefficients.
-  static constexpr int kNumLinear = 9;
+  static constexpr int kNumLinear = 11;
   using Linear = std::array<double, kNumLinear>;
 
   explicit LatencyModel(LatencyForm form = LatencyForm::kCorrected, const LatencyCoefficients& coefficients = {})

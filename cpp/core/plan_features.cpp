@@ -7,7 +7,7 @@ namespace hocket {
 BatchFeatures plan_features(const BatchPlan& plan) {
   int64_t num_decodes = 0, num_chunks = 0, chunk_tokens = 0;
   int64_t decode_context = 0, max_context = 0;
-  int64_t chunk_pairs = 0, chunk_squares = 0;
+  int64_t chunk_pairs = 0, chunk_squares = 0, chunk_context = 0;
   for (int32_t s = 0; s < plan.num_seqs(); ++s) {
     const int64_t n = plan.query_start[s + 1] - plan.query_start[s];
     const int64_t length = plan.seq_lens[s];
@@ -21,6 +21,7 @@ BatchFeatures plan_features(const BatchPlan& plan) {
       chunk_tokens += n;
       chunk_pairs += length * length - context * context;
       chunk_squares += n * n;
+      chunk_context += context;
     }
   }
   int64_t hidden_tokens = 0;
@@ -42,6 +43,7 @@ BatchFeatures plan_features(const BatchPlan& plan) {
   features.chunk_tokens = static_cast<double>(chunk_tokens);
   features.chunk_pairs = static_cast<double>(chunk_pairs);
   features.chunk_squares = static_cast<double>(chunk_squares);
+  features.chunk_context = static_cast<double>(chunk_context);
   features.num_decodes = static_cast<double>(num_decodes);
   features.decode_context = static_cast<double>(decode_context);
   features.max_context = static_cast<double>(max_context);

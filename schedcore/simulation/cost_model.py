@@ -67,6 +67,8 @@ def scaled_coefficients(
         step_base=coefficients.step_base * work,
         prefill_floor=coefficients.prefill_floor * work,
         prefill_token=coefficients.prefill_token * work,
+        prefill_context=coefficients.prefill_context * cache,
+        prefill_chunk=coefficients.prefill_chunk * work,
         prefill_pair=coefficients.prefill_pair * pairs,
         decode_base=coefficients.decode_base * work,
         decode_seq=coefficients.decode_seq * work,

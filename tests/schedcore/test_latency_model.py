@@ -16,6 +16,8 @@ COEFFICIENTS = {
     "prefill_floor": 0.01,
     "prefill_pair": 2e-9,
     "prefill_token": 6e-5,
+    "prefill_context": 2e-7,
+    "prefill_chunk": 1e-4,
     "decode_base": 0.006,
     "decode_seq": 4e-5,
     "decode_context": 3e-7,
@@ -46,8 +48,9 @@ def corrected(batch: Batch, k: dict[str, float]) -> float:
         return 0.0
     prefill = decode = 0.0
     if batch.chunks:
-        pairs = sum(k["prefill_pair"] * ((c + n) ** 2 - c**2) + k["prefill_token"] * n for c, n in batch.chunks)
-        prefill = max(k["prefill_floor"], pairs)
+        tokens = sum(k["prefill_pair"] * ((c + n) ** 2 - c**2) + k["prefill_token"] * n for c, n in batch.chunks)
+        reads = sum(k["prefill_context"] * c + k["prefill_chunk"] for c, _ in batch.chunks)
+        prefill = max(k["prefill_floor"], tokens + reads)
     if batch.decodes:
         decode = k["decode_base"] + k["decode_seq"] * len(batch.decodes)
         decode += k["decode_context"] * sum(batch.decodes) + k["decode_max_context"] * max(batch.decodes)
@@ -73,7 +76,8 @@ def model(form: str, coefficients: dict[str, float] = COEFFICIENTS) -> algorithm
 
 
 def echo_coefficients() -> dict[str, float]:
-    return COEFFICIENTS | {"step_base": 0, "decode_base": 0, "decode_seq": 0, "hidden_token": 0}
+    unused = "step_base", "prefill_context", "prefill_chunk", "decode_base", "decode_seq", "hidden_token"
+    return COEFFICIENTS | dict.fromkeys(unused, 0.0)
 
 
 batches = st.builds(
@@ -124,6 +128,14 @@ def test_a_chunk_costs_attention_over_its_context() -> None:
     near, far = Batch([(0, 512)]).core().features, Batch([(4096, 512)]).core().features
     assert model("corrected").predict(far) > model("corrected").predict(near)
     assert model("echo").predict(far) == model("echo").predict(near)
+
+
+def test_short_chunks_cost_their_contexts_and_their_number() -> None:
+    one, far, two = (Batch(chunks).core().features for chunks in ([(0, 512)], [(2048, 512)], [(0, 256), (2048, 256)]))
+    cheap = {"prefill_context": 2e-7, "prefill_chunk": 1e-4}
+    seconds = [model("corrected", cheap).predict(features) for features in (one, far, two)]
+    assert seconds == pytest.approx([1e-4, 1e-4 + 2048 * 2e-7, 2e-4 + 2048 * 2e-7])
+    assert model("echo", cheap).predict(two) == 0.0
 
 
 def test_more_decodes_cost_more_at_the_same_mean() -> None:
