@@ -13,6 +13,7 @@ INTERRUPTED = 130  # what shells expect after Ctrl-C
 COMMANDS = {
     "serve": "serve a model over HTTP, OpenAI-compatible",
     "simulate": "try a workload, a policy or a GPU without one: the real scheduler, simulated time",
+    "plan": "find the least GPUs that hold online targets at peak, and the offline work they leave room for",
     "chat": "chat with a served model in the terminal",
     "version": "print the version",
 }

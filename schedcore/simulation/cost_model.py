@@ -82,7 +82,7 @@ def scaled_coefficients(
 def find_cost(shape: ModelShape, gpu: str, num_gpus: int = 1) -> CostModel:
     """From a profile's JSON file, if `gpu` names one, else from the shipped profiles. Raises ValueError, OSError."""
     if gpu.endswith(".json"):
-        profile = _load(Path(gpu))
+        profile = read_profile(Path(gpu))
         return profile_cost(f"{Path(gpu).name} ({profile.model} on {profile.device})", profile)
     profiles = _profiles_on(gpu, num_gpus)
     for name, profile in profiles.items():
@@ -94,7 +94,14 @@ def find_cost(shape: ModelShape, gpu: str, num_gpus: int = 1) -> CostModel:
     return CostModel(f"{shape.name} scaled from {name}", coefficients, profile.form, profile.source)
 
 
-def _load(path: Path) -> LatencyProfile:
+def measured_devices() -> list[tuple[str, int]]:
+    """Devices and how many of them: what the shipped profiles of known shapes cover."""
+    profiles = shipped_profiles().values()
+    return sorted({(p.device, p.num_devices) for p in profiles if p.model in _PROFILE_SHAPES})
+
+
+def read_profile(path: Path) -> LatencyProfile:
+    """Raises ValueError, OSError."""
     try:
         return load_profile(path)
     except msgspec.DecodeError as error:

@@ -101,7 +101,8 @@ def simulate(
     if horizon_s is not None:
         if not horizon_s > 0:
             raise ValueError(f"the horizon must be positive, not {horizon_s:g} s")
-        workload = workload.select((workload.arrival_s < horizon_s) | (workload.follows != NO_REQUEST))
+        arrives = (workload.arrival_s < horizon_s) | (workload.follows != NO_REQUEST)
+        workload = workload if arrives.all() else workload.select(arrives)
     loop = simulation.SimulationLoop(
         engine.scheduler_config(len(workload)),
         engine.estimates(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +83,24 @@ class Prompts:
         shift = np.uint64(part << PART_SHIFT)
         return Prompts(self.offsets, self.streams + shift, self.ends, self.continuations + shift)
 
+    def compact(self) -> Prompts:
+        """Other streams, the same shared prefixes, fewer runs: what always comes together becomes one run.
+
+        A run is dropped, and the next one covers its positions, if both are in the same prompts and of one length each.
+        Streams of answers stay, since what they share is not known here.
+        """
+        _, stream, count = np.unique(self.streams, return_inverse=True, return_counts=True)
+        is_last = np.zeros(stream.size, bool)
+        is_last[self.offsets[1:] - 1] = True
+        following = np.where(is_last, -1, np.append(stream[1:], -1))
+        has_one_end = _of_one_value(stream, self.ends, count.size)[stream]
+        is_of_answers = np.isin(self.streams, self.continuations)
+        is_plain = has_one_end & ~is_of_answers
+        is_dropped = is_plain & np.append(is_plain[1:], False) & ~is_last
+        is_dropped &= _of_one_value(stream, following, count.size)[stream] & (count[stream] == count[following])
+        kept = np.flatnonzero(~is_dropped)
+        return Prompts(np.searchsorted(kept, self.offsets), self.streams[kept], self.ends[kept], self.continuations)
+
     def joined(self, other: Prompts) -> Prompts:
         return Prompts(
             np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]]),
@@ -96,6 +115,15 @@ class Prompts:
             parts.append(stream_tokens(int(self.streams[run]), start, int(self.ends[run])))
             start = int(self.ends[run])
         return np.concatenate(parts)
+
+
+def _of_one_value(group: npt.NDArray[np.intp], values: npt.NDArray[Any], num_groups: int) -> npt.NDArray[np.bool_]:
+    """Per group: whether all of its values are equal."""
+    first = np.zeros(num_groups, values.dtype)
+    first[group] = values  # the last one written, any will do
+    differs = np.zeros(num_groups, bool)
+    differs[group[values != first[group]]] = True
+    return ~differs
 
 
 def stream_tokens(stream: int, start: int, end: int) -> Int32:

@@ -52,6 +52,13 @@ class Trace:
     def has_arrivals(self) -> bool:
         return not bool(np.isnan(self.arrival_s).any())
 
+    @property
+    def session_numbers(self) -> npt.NDArray[np.int64]:
+        """Equal for rows of one session; a row without a session is one of its own."""
+        numbers: dict[str, int] = {}
+        rows = enumerate(self.sessions)
+        return np.array([numbers.setdefault(session, row) if session else row for row, session in rows], np.int64)
+
     def workload(self, *, jitter_s: float = 0.0, seed: int = 0, hash_block_size: int | None = None) -> Workload:
         """Every row at its recorded time, plus up to `jitter_s`, uniformly: for times that were recorded in quanta.
 
