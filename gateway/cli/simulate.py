@@ -61,8 +61,8 @@ def _add_workload_options(group: argparse._ArgumentGroup) -> None:
         "--replay",
         type=Path,
         metavar="FILE",
-        help="a decision record (hocket serve --decision-record): repeat its calls and compare the decisions; "
-        "exit status 1 if one differs",
+        help="a decision record (hocket serve --decision-record): repeat its calls and compare the decisions, exit "
+        "status 1 if one differs; with --policy: serve its requests again under that policy",
     )
     group.add_argument(
         "--lengths", metavar="FILE|IN:OUT", help="draw independent requests from a trace's lengths, or all alike"
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.replay is not None:
             check_alone(args)
-            return run_replay(args.replay, as_json=args.json)
+            return run_replay(args.replay, args.policy or [], as_json=args.json)
         if args.plot is not None:
             check_format(args.plot)
         results = run_all(args)

@@ -143,11 +143,11 @@ def _class_report(result: SimulationResult, request_class: RequestClass, duratio
         num_finished=int(finished.sum()),
         num_refused=int(mine.sum() - finished.sum() - pending.sum()),
         num_pending=int(pending.sum()),
-        ttft_ms=_distribution_ms((records.first_token_s - records.arrival_s)[finished]),
+        ttft_ms=distribution_ms((records.first_token_s - records.arrival_s)[finished]),
         itl_ms=itl_distribution_ms(result.itl_histograms[request_class], _max_itl(result, mine)),
-        tpot_ms=_distribution_ms(time_per_output_token(result)[finished & (records.num_output_tokens > 1)]),
-        e2e_ms=_distribution_ms((records.last_token_s - records.arrival_s)[finished]),
-        queue_ms=_distribution_ms((records.scheduled_s - records.arrival_s)[finished]),
+        tpot_ms=distribution_ms(time_per_output_token(result)[finished & (records.num_output_tokens > 1)]),
+        e2e_ms=distribution_ms((records.last_token_s - records.arrival_s)[finished]),
+        queue_ms=distribution_ms((records.scheduled_s - records.arrival_s)[finished]),
         slo_attainment_ratio=ratio(attained, num_decided) if has_ttft or has_itl else None,
         ttft_attainment_ratio=ratio(int((decided & ttft).sum()), num_decided) if has_ttft else None,
         itl_attainment_ratio=ratio(int((decided & itl).sum()), num_decided) if has_itl else None,
@@ -202,7 +202,7 @@ def _max_itl(result: SimulationResult, mine: Bool) -> float:
     return float(result.records.max_itl_s[mine].max(initial=0.0))
 
 
-def _distribution_ms(seconds: Float64) -> Distribution | None:
+def distribution_ms(seconds: Float64) -> Distribution | None:
     if seconds.size == 0:
         return None
     p50, p90, p95, p99 = (1000 * np.percentile(seconds, (50, 90, 95, 99))).tolist()

@@ -16,11 +16,37 @@ from schedcore.recording_scheduler import RecordingScheduler, field_names
 
 VOCAB_SIZE = 3  # prompts share prefixes
 
+COEFFICIENTS = Recipe(
+    "LatencyCoefficients", {"step_base": 0.1 / 3, "prefill_token": 1e-3 / 7, "decode_seq": 1e-3 / 3, "overlap": 1 / 3}
+)
+COSTS = Recipe(
+    "StepCosts",
+    {
+        "form": "roofline",
+        "flops_per_token": 1e9,
+        "flops_per_pair": 1e5,
+        "flops_per_second": 1e14,
+        "bytes_per_second": 1e12,
+        "kv_bytes_per_token": 1e4,
+        "weight_bytes": 1e9,
+    },
+)
+ESTIMATES = Recipe(
+    "Estimates",
+    {
+        "latency": Recipe("LatencyModel", {"form": "corrected", "coefficients": COEFFICIENTS}),
+        "costs": COSTS,
+        "host_bytes_per_second": 1e9,
+        "unit_bytes": 1e4,
+    },
+)
+
 
 def scheduler_recipe(**config: Any) -> Recipe:
     small = {"num_units": 40, "num_layers": 2, "layers_per_unit": 2, "block_size": 2, "max_model_len": 32}
     limits = {"max_num_seqs": 4, "max_num_batched_tokens": 12, "max_num_waiting": 6}
-    return Recipe("Scheduler", {"config": Recipe("SchedulerConfig", {**small, **limits, **config})})
+    made = Recipe("SchedulerConfig", {**small, **limits, "refine_latency": True, **config})
+    return Recipe("Scheduler", {"config": made, "estimates": ESTIMATES})
 
 
 def live(scheduler: Scheduler, seed: int, num_turns: int = 60) -> list[Any]:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from fakes.recorded_histories import live, read_calls, rewrite, scheduler_recipe, write_record
 from schedcore._core import CoreError, Scheduler
+from schedcore.config import POLICIES
 from schedcore.decision_record import (
     AbortCall,
     AddCall,
@@ -40,9 +41,10 @@ READ_ONLY = {"has_work", "stats", "check_invariants", "latency"}
 configs = st.fixed_dictionaries(
     {
         "num_units": st.sampled_from([8, 24, 60]),
-        "policy": st.sampled_from(["fcfs", "priority"]),
+        "policy": st.sampled_from(POLICIES),
         "enable_prefix_caching": st.booleans(),
         "enable_chunked_prefill": st.booleans(),
+        "refine_latency": st.booleans(),
     }
 )
 

@@ -96,3 +96,29 @@ def test_what_is_no_record_is_said_in_one_line(tmp_path: Path, capsys: pytest.Ca
         *_, last = err.strip().splitlines()
         assert last.startswith("hocket simulate: ")
         assert message in last
+
+
+def test_policies_are_compared_with_what_was_recorded(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = replay(capsys, record, "--policy", "fcfs", "--policy", "priority:max_num_seqs=1")
+    assert status == 0
+    assert "'recorded' was measured, the others simulated" in out
+    assert "priority:max_num_seqs=1" in out
+    assert "TTFT p50 / p99 (ms)" in out
+    found = json.loads(replay(capsys, record, "--policy", "fcfs", "--json")[1])
+    assert list(found["courses"]) == ["recorded", "fcfs"]
+    assert [course["is_simulated"] for course in found["courses"].values()] == [False, True]
+    assert found["step_error"]["num_samples"] > 0
+
+
+def test_what_cannot_be_served_again_is_said(record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    altered = rewrite(record, tmp_path / "altered", refused_instead)
+    short = write_record(tmp_path / "short", num_turns=3)
+    for arguments, message in (
+        ((altered, "--policy", "fcfs"), "cannot be served again"),
+        ((record, "--policy", "astrology"), "policy"),
+        ((record, "--policy", "fcfs:colour=1"), "colour=1"),
+        ((short, "--policy", "fcfs"), "at least 20 samples"),
+    ):
+        status, out, err = replay(capsys, *arguments)
+        assert (status, out) == (1, "")
+        assert message in err.strip().splitlines()[-1]
