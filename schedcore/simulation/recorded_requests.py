@@ -51,12 +51,15 @@ class Recorded:
 
     def __init__(self, scheduler: Recipe) -> None:
         self.scheduler = scheduler
+        self.start_s: float | None = None  # of the first schedule(), which may have had nothing to do
         self.requests: list[RecordedRequest] = []
         self.samples: list[StepSample] = []
         self._live: dict[int, RecordedRequest] = {}
         self._open: tuple[float, algorithms.BatchFeatures] | None = None
 
     def observe(self, call: Call, returned: Any) -> None:
+        if self.start_s is None and isinstance(call, ScheduleCall):
+            self.start_s = call.now
         match call:
             case AddCall(result="OK"):
                 self._live[call.request_id] = RecordedRequest(int32_array(call.prompt_token_ids), call.options)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schedcore._core import AddStatus, BatchPlan, Scheduler, algorithms
+from schedcore._core import AddStatus, BatchPlan, Scheduler, StepOutput, algorithms
 from schedcore.calibration import Calibration
 from schedcore.latency_profile import core_model
 from schedcore.recipe import Recipe
@@ -25,8 +25,6 @@ from schedcore.simulation.report import Distribution, distribution_ms, max_viola
 from schedcore.types import RequestClass
 
 Int32 = npt.NDArray[np.int32]
-
-NOT_REPEATED = ("max_tokens", "min_tokens", "stop_token_ids")  # an answer ends where it ended
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,15 +65,25 @@ def serve_again(
     options: dict[str, Any],
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Course:
-    """options: fields of SchedulerConfig. Raises ValueError if there are no such settings."""
+    """The scheduler believes of the machine what the recorded one did; one that knew nothing gets the fitted model.
+
+    options: fields of SchedulerConfig. Raises ValueError if there are no such settings.
+    """
     requests = recorded.answered()
-    scheduler = _scheduler(recorded.scheduler, {"max_num_waiting": len(requests), **options, "policy": policy})
-    run = _Run(requests, scheduler, core_model(fitted.form, fitted.coefficients))
+    recipe = _with_estimates(recorded.scheduler, fitted)
+    scheduler = _scheduler(recipe, {"max_num_waiting": len(requests), **options, "policy": policy})
+    run = _Run(requests, scheduler, core_model(fitted.form, fitted.coefficients), recorded.start_s or 0.0)
     report = on_progress or (lambda done, total: None)
     while run.step():
         report(run.num_ended, len(requests))
     num_preemptions = int(scheduler.stats()["num_preemptions"])
     return _course(run.served, policy, run.step_seconds, num_preemptions, is_simulated=True)
+
+
+def _with_estimates(recipe: Recipe, fitted: Calibration) -> Recipe:
+    coefficients = Recipe("LatencyCoefficients", msgspec.structs.asdict(fitted.coefficients))
+    latency = Recipe("LatencyModel", {"form": fitted.form, "coefficients": coefficients})
+    return Recipe(recipe.kind, {"estimates": Recipe("Estimates", {"latency": latency}), **recipe.arguments})
 
 
 def _scheduler(recipe: Recipe, options: dict[str, Any]) -> Scheduler:
@@ -95,7 +103,11 @@ class _Run:
     """Requests, a scheduler and a virtual clock. Request i of the scheduler is requests[i]."""
 
     def __init__(
-        self, requests: Sequence[RecordedRequest], scheduler: Scheduler, latency: algorithms.LatencyModel
+        self,
+        requests: Sequence[RecordedRequest],
+        scheduler: Scheduler,
+        latency: algorithms.LatencyModel,
+        start_s: float,
     ) -> None:
         self.served = [RecordedRequest(r.prompt, r.options) for r in requests]
         self.step_seconds: list[float] = []
@@ -103,7 +115,7 @@ class _Run:
         self._requests, self._scheduler, self._latency = requests, scheduler, latency
         self._by_id = dict(enumerate(self.served))
         self._coming = deque(range(len(requests)))
-        self._now = requests[0].arrival_s if requests else 0.0
+        self._now = start_s
 
     def step(self) -> bool:
         """False if nothing is left to do."""
@@ -119,15 +131,22 @@ class _Run:
         self.step_seconds.append(seconds)
         output = self._scheduler.commit(sampled, self._now)
         take_output(output, self._by_id, self._now)
-        self.num_ended += int(np.count_nonzero(output.finish_reasons))
+        self._end(output)
         return True
+
+    def _end(self, output: StepOutput) -> None:
+        """The scheduler knows no better than the recorded one how long an answer will be; all end where they ended."""
+        for index, reason in zip(output.request_ids.tolist(), output.finish_reasons.tolist(), strict=True):
+            is_cut = not reason and len(self.served[index].tokens) == len(self._requests[index].tokens)
+            if is_cut:
+                self._scheduler.abort(index)
+            self.num_ended += bool(reason) or is_cut
 
     def _take_arrivals(self) -> None:
         while self._coming and self._requests[self._coming[0]].arrival_s <= self._now:
             index = self._coming.popleft()
             request = self._requests[index]
-            options = {name: value for name, value in request.options.items() if name not in NOT_REPEATED}
-            status = self._scheduler.add_request(index, request.prompt, max_tokens=len(request.tokens), **options)
+            status = self._scheduler.add_request(index, request.prompt, **request.options)
             self.num_ended += status is not AddStatus.OK
 
     def _answers(self, plan: BatchPlan) -> Int32:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -20,11 +21,20 @@ TRUTH = LatencyCoefficients(step_base=0.004, prefill_token=2e-4, decode_seq=1e-3
 CONFIG = {"num_units": 300, "num_layers": 2, "layers_per_unit": 2, "block_size": 4, "max_model_len": 128}
 
 
-def record_engine(path: Path, seed: int = 1, num_requests: int = 60, **config: object) -> None:
+COEFFICIENTS = Recipe("LatencyCoefficients", msgspec.structs.asdict(TRUTH))
+ESTIMATES = Recipe(
+    "Estimates", {"latency": Recipe("LatencyModel", {"form": "corrected", "coefficients": COEFFICIENTS})}
+)
+
+
+def record_engine(
+    path: Path, seed: int = 1, num_requests: int = 60, knows_the_machine: bool = True, **config: object
+) -> None:
     """Every third request continues the conversation of an earlier one, answer included; every fourth is important."""
     rng = random.Random(seed)
     limits = {"max_num_seqs": 6, "max_num_batched_tokens": 48}
-    recipe = Recipe("Scheduler", {"config": Recipe("SchedulerConfig", {**CONFIG, **limits, **config})})
+    made = Recipe("SchedulerConfig", {**CONFIG, **limits, **config})
+    recipe = Recipe("Scheduler", {"config": made, **({"estimates": ESTIMATES} if knows_the_machine else {})})
     scheduler, latency = RecordingScheduler(recipe, path), core_model("corrected", TRUTH)
     arrivals = np.cumsum([rng.expovariate(40) for _ in range(num_requests)]).tolist()
     known: dict[int, list[int]] = {}
@@ -99,7 +109,7 @@ def test_the_same_policy_again_is_what_was_recorded(config: dict[str, object], t
     assert measured.num_preemptions > 0 or config != {"num_units": 70}
     assert again.duration_s == pytest.approx(measured.duration_s, rel=1e-4)
     assert (measured.is_simulated, again.is_simulated) == (False, True)
-    assert measured.classes[0].cached_prompt_ratio > 0
+    assert any(of_class.cached_prompt_ratio > 0 for of_class in measured.classes)
 
 
 def test_measured_times_are_those_of_the_engines_clock(tmp_path: Path) -> None:
@@ -120,6 +130,16 @@ def test_important_requests_fare_better_under_priority(tmp_path: Path) -> None:
     assert fcfs.classes[0].request_class == priority.classes[0].request_class == "online"
     assert priority.classes[0].ttft_ms.p50 < fcfs.classes[0].ttft_ms.p50 / 2
     assert priority.classes[0].slo_attainment_ratio > fcfs.classes[0].slo_attainment_ratio
+
+
+def test_a_scheduler_that_knew_nothing_of_the_machine_gets_the_fitted_model(tmp_path: Path) -> None:
+    courses = []
+    for knows in (True, False):
+        path = tmp_path / str(knows)
+        record_engine(path, knows_the_machine=knows)  # fcfs does not ask
+        recorded, _ = read_recorded(path)
+        courses.append(serve_again(recorded, recorded.fit(), "hocket", {}))
+    assert classes_close(*courses)
 
 
 def test_settings_of_the_scheduler_may_differ(record: tuple[Recorded, Replay]) -> None:
