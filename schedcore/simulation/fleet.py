@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -78,7 +78,7 @@ def run_engines(
 
     def report(engine: int, so_far: int, total: int) -> None:
         if stop.is_set():
-            raise InterruptedError("another engine's simulation has ended early")
+            raise StoppedError
         with lock:
             done[engine] = so_far, total
             known = sum(total for _, total in done.values())
@@ -86,13 +86,25 @@ def run_engines(
                 on_progress(sum(so_far for so_far, _ in done.values()), known * num_engines // len(done))
 
     def run_one(engine: int) -> T:
-        return run(engine, lambda so_far, total: report(engine, so_far, total))
+        try:
+            return run(engine, lambda so_far, total: report(engine, so_far, total))
+        except BaseException:
+            stop.set()
+            raise
 
     with ThreadPoolExecutor(min(num_engines, num_threads or os.cpu_count() or 1)) as pool:
         futures = [pool.submit(run_one, engine) for engine in range(num_engines)]
         try:
-            return [future.result() for future in futures]
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            stop.set()  # for those that still run, if any
+            pool.shutdown(cancel_futures=True)
+    failures = [error for future in futures if not future.cancelled() and (error := future.exception())]
+    for error in failures:
+        if not isinstance(error, StoppedError):
+            raise error
+    return [future.result() for future in futures]
+
+
+class StoppedError(Exception):
+    """Another engine's run has failed, or nobody waits for this one any more."""

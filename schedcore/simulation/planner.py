@@ -214,11 +214,13 @@ class PeakSearch:
 
         is_cheaper_known = best_cost is not None and limit < self._options.max_gpus // kind.num_gpus
         if is_cheaper_known and not is_enough(limit):
-            self._reject(kind, f"{_engines(limit)}, all that cost less than the plan so far, are not enough")
+            self._reject(kind, f"not enough for less than the plan so far: {_engines(limit)}")
             return None
         least = least_number(is_enough, limit, is_limit_enough=is_cheaper_known)
         if least is None:
-            self._reject(kind, f"{_engines(limit)} are not enough: {_said(trials[limit].attainment)}")
+            self._reject(
+                kind, f"{_engines(limit)} {'is' if limit == 1 else 'are'} not enough: {_said(trials[limit].attainment)}"
+            )
             return None
         return trials[least], Choice(kind, least)
 
