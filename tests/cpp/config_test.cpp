@@ -1,5 +1,7 @@
 #include "config.h"
 
+#include <cmath>
+#include <limits>
 #include <stdexcept>
 
 #include "testing.h"
@@ -64,6 +66,70 @@ TEST(config, refuses_an_unknown_policy) {
   SchedulerConfig config = good();
   config.policy = "best";
   CHECK(complaint(config).starts_with("policy"));
+}
+
+TEST(config, derives_the_layout_of_the_hidden_cache) {
+  SchedulerConfig config = good();
+  CHECK_EQ(config.hidden_units_per_block(), 0);
+  CHECK_EQ(config.hidden_ratio(), 1.0);
+  CHECK(!config.has_forms());
+  config.hidden_units_per_group = 1;
+  CHECK_EQ(complaint(config), std::string());
+  CHECK_EQ(config.hidden_units_per_block(), 2);  // of 4 as K and V
+  CHECK_EQ(config.hidden_ratio(), 0.5);
+  CHECK(config.has_forms());
+  SchedulerConfig partial = good();
+  partial.enable_prefix_caching = false;
+  partial.enable_partial_caching = true;
+  CHECK_EQ(complaint(partial), std::string());
+  CHECK(partial.has_forms());
+}
+
+TEST(config, refuses_hidden_states_that_take_as_much_as_k_and_v) {
+  SchedulerConfig config = good();
+  for (const int32_t num_units : {-1, 2, 7}) {
+    config.hidden_units_per_group = num_units;
+    CHECK(complaint(config).starts_with("hidden_units_per_group"));
+  }
+}
+
+TEST(config, refuses_what_is_out_of_range_by_name) {
+  const auto after = [](auto&& change) {
+    SchedulerConfig config = good();
+    change(&config);
+    return complaint(config);
+  };
+  CHECK(after([](SchedulerConfig* c) { c->num_host_units = -1; }).starts_with("num_host_units"));
+  CHECK(after([](SchedulerConfig* c) { c->past_target_decay = -0.1; }).starts_with("past_target_decay"));
+  CHECK(after([](SchedulerConfig* c) { c->past_target_decay = 1.1; }).starts_with("past_target_decay"));
+  CHECK(after([](SchedulerConfig* c) { c->past_target_decay = std::nan(""); }).starts_with("past_target_decay"));
+  CHECK(after([](SchedulerConfig* c) { c->max_wait_ms = -1; }).starts_with("max_wait_ms"));
+  CHECK(after([](SchedulerConfig* c) { c->max_wait_ms = std::nan(""); }).starts_with("max_wait_ms"));
+  CHECK(after([](SchedulerConfig* c) { c->max_offline_wait_ms = -1; }).find("max_offline_wait_ms") !=
+        std::string::npos);
+  CHECK(after([](SchedulerConfig* c) { c->preemption = "swop"; }).starts_with("preemption"));
+  CHECK(after([](SchedulerConfig* c) { c->enable_partial_caching = true; }).starts_with("enable_partial_caching"));
+  CHECK(after([](SchedulerConfig* c) { c->enable_mixed_steps = false; }).starts_with("enable_mixed_steps"));
+}
+
+TEST(config, takes_what_is_at_the_edge_of_its_range) {
+  SchedulerConfig config = good();
+  config.past_target_decay = 1.0;
+  config.max_wait_ms = 0;
+  config.max_offline_wait_ms = std::numeric_limits<double>::infinity();
+  config.enable_chunked_prefill = config.enable_mixed_steps = false;
+  for (const char* preemption : {"recompute", "swap", "restore"}) {
+    config.preemption = preemption;
+    CHECK_EQ(complaint(config), std::string());
+  }
+}
+
+TEST(config, knows_every_policy_by_name) {
+  for (const char* policy : {"fcfs", "priority", "apt", "bs", "bs_e", "bs_es", "echo", "ellm", "hocket"}) {
+    SchedulerConfig config = good();
+    config.policy = policy;
+    CHECK_EQ(complaint(config), std::string());
+  }
 }
 
 }  // namespace

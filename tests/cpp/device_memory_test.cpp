@@ -33,8 +33,8 @@ struct Memory {
   explicit Memory(const SchedulerConfig& config) : memory(config) {}
 
   // Seats a request of these tokens, or returns kNone.
-  Row seat(const Tokens& tokens) {
-    memory.open("", tokens);
+  Row seat(const Tokens& tokens, CacheForm form = {}) {
+    memory.open("", tokens, form);
     if (!memory.fits(static_cast<int32_t>(rows.size()))) {
       memory.close();
       return kNone;
@@ -44,8 +44,8 @@ struct Memory {
   }
 
   // Seats and computes all of `tokens`.
-  Row run(const Tokens& tokens) {
-    const Row row = seat(tokens);
+  Row run(const Tokens& tokens, CacheForm form = {}) {
+    const Row row = seat(tokens, form);
     CHECK(row != kNone);
     CHECK(memory.grow(row, static_cast<int32_t>(tokens.size())));
     memory.index(row, tokens);
@@ -170,6 +170,188 @@ TEST(device_memory, rows_run_out_before_memory_does) {
   CHECK_EQ(m.seat(counting(2, 100)), kNone);
   m.release(m.rows[0]);
   CHECK(m.seat(counting(2, 100)) != kNone);
+}
+
+// ---- forms ----
+
+constexpr CacheForm kHiddenForm = {CacheKind::kHidden, 0};
+CacheForm without_blocks(int32_t num_blocks) { return {CacheKind::kKv, num_blocks}; }
+
+// Blocks of 2 tokens: 2 units as K and V, 1 as hidden states.
+SchedulerConfig hidden_config(int32_t num_blocks) {
+  SchedulerConfig config = config_of(num_blocks);
+  config.hidden_units_per_group = 1;
+  return config;
+}
+
+SchedulerConfig partial_config(int32_t num_blocks) {
+  SchedulerConfig config = config_of(num_blocks);
+  config.enable_prefix_caching = false;
+  config.enable_partial_caching = true;
+  return config;
+}
+
+TEST(device_memory, hidden_states_take_half_and_are_never_shared) {
+  Memory m(hidden_config(4));  // 8 units
+  const Row row = m.run(counting(9), kHiddenForm);
+  CHECK_EQ(m.memory.num_held_units(row), 5);
+  CHECK_EQ(m.memory.pool().num_free_units(), 3);
+  CHECK_EQ(m.memory.num_cached_blocks("", counting(9)), 0);
+  m.release(row);
+  CHECK_EQ(m.memory.pool().num_free_units(), 8);
+}
+
+TEST(device_memory, a_hidden_request_is_promised_hidden_blocks) {
+  Memory m(hidden_config(3));                        // 6 units
+  CHECK_EQ(m.seat(counting(9)), kNone);              // 5 blocks of 2
+  const Row row = m.seat(counting(9), kHiddenForm);  // 5 blocks of 1
+  CHECK(row != kNone);
+  CHECK_EQ(m.memory.num_promised_units(), 5);
+  CHECK(m.memory.grow(row, 4));
+  CHECK_EQ(m.memory.num_promised_units(), 3);
+  CHECK_EQ(m.memory.num_held_units(row), 2);
+  m.memory.check_invariants(m.rows);
+}
+
+TEST(device_memory, hidden_states_may_follow_a_cached_prefix) {
+  Memory m(hidden_config(10));
+  m.release(m.run(counting(4)));  // 2 blocks cached
+  CHECK_EQ(m.memory.open("", counting(7), kHiddenForm), 4);
+  CHECK_EQ(m.memory.num_open_units(), 2);  // 2 more blocks of 1
+  const Row row = m.memory.seat();
+  m.rows.push_back(row);
+  CHECK(m.memory.grow(row, 7));
+  CHECK_EQ(m.memory.num_held_units(row), 2);
+  CHECK(m.memory.pool().kind(m.memory.tables().blocks(row)[1]) == CacheKind::kKv);
+  CHECK(m.memory.pool().kind(m.memory.tables().blocks(row)[2]) == CacheKind::kHidden);
+  m.memory.check_invariants(m.rows);
+  m.release(row);
+  CHECK_EQ(m.memory.num_cached_blocks("", counting(7)), 2);
+}
+
+TEST(device_memory, hidden_states_become_k_and_v_in_place) {
+  Memory m(hidden_config(4));
+  const Row row = m.run(counting(6), kHiddenForm);
+  std::vector<UnitId> units;
+  for (const BlockId block : m.memory.tables().blocks(row)) units.push_back(m.memory.pool().units(block)[0]);
+  BatchPlan plan;
+  m.memory.flush_changes(&plan);
+  plan = {};
+  CHECK(m.memory.reshape(row, {}, &plan));
+  m.memory.check_invariants(m.rows);
+  CHECK(m.memory.form(row) == CacheForm{});
+  CHECK_EQ(m.memory.num_held_units(row), 6);
+  CHECK_EQ(plan.projections.size(), 3);
+  for (int32_t i = 0; i < 3; ++i) {
+    CHECK_EQ(plan.projections[i].row, row);
+    CHECK_EQ(plan.projections[i].block_index, i);
+  }
+  CHECK_EQ(plan.projected_units, units);
+  m.memory.flush_changes(&plan);
+  CHECK_EQ(plan.block_table_index.size(), 3 * 2);  // every entry of the three blocks
+  m.memory.index(row, counting(6));                // it may be shared from now on
+  m.release(row);
+  CHECK_EQ(m.memory.num_cached_blocks("", counting(6)), 3);
+}
+
+TEST(device_memory, a_cached_prefix_is_not_projected) {
+  Memory m(hidden_config(10));
+  m.release(m.run(counting(4)));
+  m.memory.open("", counting(7), kHiddenForm);
+  const Row row = m.memory.seat();
+  m.rows.push_back(row);
+  CHECK(m.memory.grow(row, 7));
+  BatchPlan plan;
+  CHECK(m.memory.reshape(row, {}, &plan));
+  CHECK_EQ(plan.projections.size(), 2);
+  CHECK_EQ(plan.projections[0].block_index, 2);
+  m.memory.check_invariants(m.rows);
+}
+
+TEST(device_memory, short_memory_refuses_a_new_form_and_changes_nothing) {
+  Memory m(hidden_config(4));  // 8 units
+  const Row row = m.run(counting(9), kHiddenForm);
+  BatchPlan plan;
+  CHECK(!m.memory.reshape(row, {}, &plan));  // 5 blocks of 2 units
+  CHECK(plan.projections.empty() && plan.projected_units.empty());
+  CHECK(m.memory.form(row) == kHiddenForm);
+  CHECK_EQ(m.memory.pool().num_free_units(), 3);
+  m.memory.check_invariants(m.rows);
+}
+
+TEST(device_memory, a_new_form_may_evict_what_nobody_runs) {
+  Memory m(hidden_config(6));                       // 12 units
+  m.release(m.run(counting(8, 100)));               // 4 blocks cached
+  const Row row = m.run(counting(8), kHiddenForm);  // takes the 4 that are left
+  BatchPlan plan;
+  CHECK(m.memory.reshape(row, {}, &plan));
+  CHECK_EQ(m.memory.cache().num_evicted_blocks(), 2);
+  m.memory.check_invariants(m.rows);
+}
+
+TEST(device_memory, k_and_v_never_become_hidden_states) {
+  Memory m(hidden_config(4));
+  const Row row = m.run(counting(3));
+  BatchPlan plan;
+  CHECK_THROWS(m.memory.reshape(row, kHiddenForm, &plan), CoreError);
+}
+
+TEST(device_memory, uncached_blocks_take_no_memory) {
+  Memory m(partial_config(4));                            // 8 units
+  CHECK_EQ(m.seat(counting(9)), kNone);                   // 5 blocks of 2
+  const Row row = m.run(counting(9), without_blocks(2));  // 3 blocks of 2
+  CHECK_EQ(m.memory.num_held_units(row), 6);
+  CHECK_EQ(m.memory.tables().num_blocks(row), 5);
+  CHECK_EQ(m.memory.tables().blocks(row)[1], kNone);
+  CHECK(m.memory.tables().blocks(row)[2] != kNone);
+  CHECK(m.memory.grow(row, 10));
+  CHECK(m.memory.grow(row, 11));
+  CHECK_EQ(m.memory.pool().num_free_units(), 0);
+  m.release(row);
+  CHECK_EQ(m.memory.pool().num_free_units(), 8);
+}
+
+TEST(device_memory, blocks_are_dropped_and_come_back) {
+  Memory m(partial_config(6));
+  const Row row = m.run(counting(9));
+  CHECK_EQ(m.memory.num_held_units(row), 10);
+  BatchPlan plan;
+  m.memory.flush_changes(&plan);
+  CHECK(m.memory.reshape(row, without_blocks(3), &plan));
+  CHECK_EQ(m.memory.num_held_units(row), 4);
+  CHECK_EQ(m.memory.pool().num_free_units(), 8);
+  m.memory.check_invariants(m.rows);
+  CHECK(m.memory.reshape(row, without_blocks(1), &plan));
+  CHECK_EQ(m.memory.num_held_units(row), 8);
+  CHECK_EQ(m.memory.tables().blocks(row)[0], kNone);
+  CHECK(m.memory.tables().blocks(row)[1] != kNone);
+  CHECK(plan.projections.empty());  // they are computed again, not projected
+  plan = {};
+  m.memory.flush_changes(&plan);
+  CHECK(plan.block_table_index.size() >= 2 * 2);  // the worker hears of the two that are there again
+  m.memory.check_invariants(m.rows);
+}
+
+TEST(device_memory, what_cannot_be_uncached_is_refused) {
+  SchedulerConfig config = partial_config(8);
+  Memory m(config);
+  const Row row = m.run(counting(5));
+  BatchPlan plan;
+  CHECK_THROWS(m.memory.reshape(row, without_blocks(4), &plan), CoreError);  // there are 3
+  config.enable_prefix_caching = true;
+  Memory cached(config);
+  const Row indexed = cached.run(counting(5));
+  CHECK_THROWS(cached.memory.reshape(indexed, without_blocks(1), &plan), CoreError);
+}
+
+TEST(device_memory, available_memory_is_what_is_free_or_cached_for_nobody_who_runs) {
+  Memory m(config_of(10));
+  const Row row = m.run(counting(4));
+  CHECK_EQ(m.memory.num_available_units(), 16);
+  CHECK_EQ(m.memory.num_evictable_units(), 0);
+  m.release(row);
+  CHECK_EQ(m.memory.num_available_units(), 20);
+  CHECK_EQ(m.memory.num_evictable_units(), 4);
 }
 
 }  // namespace

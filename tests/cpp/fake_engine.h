@@ -8,6 +8,7 @@
 // so that a request's output is a pure function of its prompt.
 #pragma once
 
+#include <concepts>
 #include <map>
 #include <set>
 #include <vector>
@@ -48,6 +49,7 @@ class FakeEngine {
   Scheduler scheduler;
   std::map<uint64_t, FakeRequest> requests;  // accepted, by id; ids are not used twice
   double now = 0.0;
+  double pause = 1.0;  // seconds from one step to the next
 
   // What was met, in tokens and blocks
   int64_t num_hidden = 0;
@@ -79,7 +81,7 @@ class FakeEngine {
     return true;
   }
 
-  // One step; `between` runs while the plan is open. Returns the plan as it was.
+  // One step; `between` runs while the plan is open, and may want to see it. Returns the plan as it was.
   template <typename Between>
   BatchPlan step(Between&& between) {
     const bool has_work = scheduler.has_work();
@@ -89,9 +91,13 @@ class FakeEngine {
     if (plan.empty()) return copy;
     check_no_ping_pong(plan);
     const Tokens sampled = execute(plan);
-    between();
+    if constexpr (std::invocable<Between, const BatchPlan&>) {
+      between(copy);
+    } else {
+      between();
+    }
     read(scheduler.commit(sampled, now));
-    now += 1.0;
+    now += pause;
     return copy;
   }
   BatchPlan step() {

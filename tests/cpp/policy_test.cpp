@@ -1,87 +1,30 @@
 #include "policy.h"
 
-#include <algorithm>
 #include <stdexcept>
 
+#include "policy_world.h"
 #include "testing.h"
 
 namespace hocket {
 namespace {
 
-using Slots = std::vector<Slot>;
-using Names = std::vector<std::string>;
+using testing::Names;
+using testing::PolicyWorld;
+using testing::world_config;
 
-// Requests by name; what the policy answers, by name.
-struct World {
-  SchedulerConfig config;
-  std::unique_ptr<Policy> policy;
-  DeviceMemory memory;
-  Estimates estimates;
-  OutputForecast outputs;
-  RequestTable table;
-  Names names;  // by slot
-  Slots running;
-  Slots waiting;
+// Prompts of 10 tokens; decoding: but for one computed, prefilling: half of it.
+struct World : PolicyWorld {
+  explicit World(const char* name, int32_t num_rows = 8) : PolicyWorld(world_config(name, num_rows)) {}
 
-  explicit World(const char* name, int32_t num_rows = 8)
-      : config(make_config(name, num_rows)), policy(make_policy(config)), memory(config) {}
-
-  static SchedulerConfig make_config(const char* name, int32_t num_rows) {
-    SchedulerConfig config;
-    config.num_units = 1000;
-    config.num_layers = 4;
-    config.policy = name;
-    config.max_num_seqs = num_rows;
-    return config;
+  void decoding(const std::string& name, double arrival, int64_t priority = 0) {
+    runs(name, 1, {.arrival = arrival, .priority = priority});
   }
-
-  Slot add(const std::string& name, double arrival, int64_t priority, int32_t num_prompt) {
-    RequestSpec spec;
-    spec.id = names.size();
-    const std::vector<int32_t> prompt(num_prompt, 1);
-    spec.prompt = prompt;
-    spec.arrival_time = arrival;
-    spec.priority = priority;
-    names.push_back(name);
-    return table.add(spec, 1000);
+  void prefilling(const std::string& name, double arrival, int64_t priority = 0) {
+    runs(name, 5, {.arrival = arrival, .priority = priority});
   }
-
-  void decoding(const std::string& name, double arrival, int64_t priority = 0) { run(name, arrival, priority, 9); }
-  void prefilling(const std::string& name, double arrival, int64_t priority = 0) { run(name, arrival, priority, 5); }
-
   void waits(const std::string& name, double arrival, int64_t priority = 0) {
-    waiting.push_back(add(name, arrival, priority, 10));
-    std::ranges::sort(waiting, [&](Slot a, Slot b) { return policy->precedes(table, a, b); });
+    PolicyWorld::waits(name, {.arrival = arrival, .priority = priority});
   }
-
-  Names grants() {
-    Composition composition;
-    policy->compose(snapshot(), &composition);
-    Names result;
-    for (const Grant& grant : composition.grants) {
-      result.push_back(names[grant.slot] + (grant.is_admission ? "+" : ":") + std::to_string(grant.max_tokens));
-    }
-    return result;
-  }
-
-  Names victims(const std::string& needy) {
-    Slots slots;
-    policy->victims(snapshot(), static_cast<Slot>(std::ranges::find(names, needy) - names.begin()), &slots);
-    std::ranges::sort(slots, [&](Slot a, Slot b) { return policy->yields_before(table, a, b); });
-    Names result;
-    for (const Slot slot : slots) result.push_back(names[slot]);
-    return result;
-  }
-
- private:
-  void run(const std::string& name, double arrival, int64_t priority, int32_t num_computed) {
-    const Slot slot = add(name, arrival, priority, 10);
-    table.state[slot] = RequestState::kRunning;
-    table.num_computed_tokens[slot] = num_computed;
-    running.push_back(slot);
-  }
-
-  Snapshot snapshot() const { return {0.0, table, running, waiting, memory, estimates, outputs, nullptr, 0, 64}; }
 };
 
 TEST(policy, fcfs_serves_decodes_then_chunks_then_arrivals) {
@@ -140,7 +83,7 @@ TEST(policy, priority_displaces_only_the_strictly_less_important) {
 
 TEST(policy, unknown_names_are_refused) {
   CHECK(!is_policy("best"));
-  CHECK_THROWS(make_policy(World::make_config("best", 1)), std::invalid_argument);
+  CHECK_THROWS(make_policy(world_config("best")), std::invalid_argument);
 }
 
 }  // namespace

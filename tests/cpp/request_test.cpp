@@ -1,5 +1,7 @@
 #include "request.h"
 
+#include <limits>
+
 #include "testing.h"
 
 namespace hocket {
@@ -70,6 +72,93 @@ TEST(request, slots_are_recycled_and_ids_found) {
   CHECK_EQ(table.add(spec(5), 100), first);
   CHECK_EQ(table.sequence[first], 1);
   CHECK_EQ(table.num_slots(), 1);
+}
+
+// ---- time ----
+
+RequestSpec timed(double arrival, double ttft_target, double itl_target) {
+  RequestSpec result = spec(1000);
+  result.arrival_time = arrival;
+  result.ttft_target = ttft_target;
+  result.itl_target = itl_target;
+  return result;
+}
+
+void sample(RequestTable* table, Slot slot, double now) {
+  table->append_token(slot, 9);
+  table->note_token(slot, now);
+}
+
+TEST(request, the_first_token_is_due_from_arrival_and_others_from_the_last) {
+  RequestTable table;
+  const Slot slot = table.add(timed(10.0, 2.0, 0.5), 100);
+  CHECK_EQ(table.deadline(slot), 12.0);
+  CHECK_EQ(table.pending_seconds(slot, 11.0), 1.0);
+  sample(&table, slot, 11.5);
+  CHECK_EQ(table.deadline(slot), 12.0);
+  CHECK_EQ(table.pending_seconds(slot, 11.75), 0.25);
+  sample(&table, slot, 20.0);
+  CHECK_EQ(table.deadline(slot), 20.5);
+}
+
+TEST(request, without_targets_nothing_is_due_and_nobody_is_late) {
+  RequestTable table;
+  const Slot slot = table.add(spec(1000), 100);
+  CHECK_EQ(table.deadline(slot), std::numeric_limits<double>::infinity());
+  for (int32_t i = 0; i < 50; ++i) sample(&table, slot, 1000.0 * i);
+  CHECK(!table.is_late[slot]);
+  CHECK_EQ(table.deadline(slot), std::numeric_limits<double>::infinity());
+}
+
+TEST(request, a_first_token_after_its_target_is_late_for_good) {
+  RequestTable table;
+  const Slot timely = table.add(timed(10.0, 2.0, 100.0), 100);
+  sample(&table, timely, 12.0);  // just in time
+  CHECK(!table.is_late[timely]);
+  RequestTable other;
+  const Slot late = other.add(timed(10.0, 2.0, 100.0), 100);
+  sample(&other, late, 12.25);
+  CHECK(other.is_late[late]);
+  sample(&other, late, 12.5);
+  CHECK(other.is_late[late]);
+}
+
+// Lateness of a request whose gaps before the given output tokens exceed the target.
+bool is_late_after(int32_t num_output, const std::vector<int32_t>& late_before) {
+  RequestTable table;
+  const Slot slot = table.add(timed(0.0, 1.0, 1.0), 2000);
+  double now = 0.0;
+  for (int32_t token = 1; token <= num_output; ++token) {
+    now += std::ranges::count(late_before, token) > 0 ? 1.5 : 1.0;
+    sample(&table, slot, now);
+  }
+  return table.is_late[slot] != 0;
+}
+
+TEST(request, one_long_gap_is_forgiven_and_another_in_every_hundred) {
+  CHECK(!is_late_after(2, {2}));
+  CHECK(!is_late_after(500, {40}));
+  CHECK(is_late_after(3, {2, 3}));
+  CHECK(is_late_after(99, {2, 99}));
+  CHECK(!is_late_after(100, {2, 100}));
+  CHECK(!is_late_after(200, {2, 100, 200}));
+  CHECK(is_late_after(199, {2, 100, 199}));
+}
+
+TEST(request, a_recycled_slot_has_forgotten_who_it_was) {
+  RequestTable table;
+  const Slot slot = table.add(timed(0.0, 1.0, 1.0), 100);
+  for (int32_t i = 1; i <= 4; ++i) sample(&table, slot, 10.0 * i);
+  CHECK(table.is_late[slot]);
+  table.is_starved[slot] = 1;
+  table.forget_id(slot);
+  table.free(slot);
+  CHECK_EQ(table.add(timed(50.0, 1.0, 1.0), 100), slot);
+  CHECK(!table.is_late[slot]);
+  CHECK(!table.is_starved[slot]);
+  CHECK_EQ(table.num_late_gaps[slot], 0);
+  CHECK_EQ(table.pending_seconds(slot, 51.0), 1.0);
+  CHECK_EQ(table.num_saved_tokens[slot], 0);
 }
 
 }  // namespace
