@@ -80,8 +80,10 @@ class LatencyCoefficients:
     decode_seq: float
     decode_context: float
     decode_max_context: float
+    decode_far_context: float
     hidden_token: float
     overlap: float
+    near_context: float
     def __init__(self, **fields: float) -> None: ...
 
 class LatencyModel:

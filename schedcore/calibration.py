@@ -1,14 +1,16 @@
 """Fits the latency model's coefficients to measured steps: non-negative least squares on relative errors.
 
-The model is linear but for three choices: which chunks are at the prefill floor, whether prefill or decode is the
-longer part of a mixed step, and the overlap. The first two follow from the coefficients, so the fit alternates between
-coefficients and choices until the choices stand; the overlap is searched on a grid, from several starting points.
+The model is linear but for four choices: which chunks are at the prefill floor, whether prefill or decode is the longer
+part of a mixed step, the overlap, and up to which sum contexts are near. The first two follow from the coefficients, so
+the fit alternates between coefficients and choices until the choices stand; the overlap is searched on a grid, from
+several starting points, and then the sum.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +21,7 @@ from schedcore.latency_profile import ErrorStatistics, LatencyCoefficients, core
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-LINEAR = tuple(name for name in LatencyCoefficients.__struct_fields__ if name != "overlap")
+LINEAR = tuple(name for name in LatencyCoefficients.__struct_fields__ if name not in ("overlap", "near_context"))
 FEATURES = (
     "num_chunks",
     "chunk_tokens",
@@ -33,6 +35,9 @@ FEATURES = (
 )
 MAX_ROUNDS = 30
 FLOOR_STARTS = (0.0, 0.15, 0.4)  # share of the samples, smallest chunks first, that start at the prefill floor
+NEAR_SHARES = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85)  # of the steps with decodes, whose contexts are all near
+NEAR_ROUNDS = 3  # of the search for that sum, each between the neighbours of the best so far
+NEAR_GAIN = 0.98  # of the error, which a bend in the cost of contexts must bring it down to
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,11 @@ def fit(samples: Sequence[StepSample], form: str) -> LatencyCoefficients:
     """The coefficients with the least mean relative error that the search finds."""
     steps = StepColumns.of(samples, form)
     coarse = _best_of(steps, np.linspace(0, 1, 11))
+    steps, coarse = _bent(steps, coarse)
     best = min(coarse, _best_of(steps, np.clip(coarse.overlap + np.linspace(-0.09, 0.09, 7), 0, 1)), key=_error)
-    return LatencyCoefficients(**dict(zip(LINEAR, best.linear.tolist(), strict=True)), overlap=float(best.overlap))
+    linear = dict(zip(LINEAR, best.linear.tolist(), strict=True))
+    near_context = steps.near_context if linear["decode_far_context"] > 0 else 0.0
+    return LatencyCoefficients(**linear, overlap=float(best.overlap), near_context=near_context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,21 @@ class _Fit:
 
 def _error(fitted: _Fit) -> float:
     return fitted.error
+
+
+def _bent(steps: StepColumns, straight: _Fit) -> tuple[StepColumns, _Fit]:
+    """With the cost of contexts bent where that helps most, if it does."""
+    contexts = steps.decode[steps.has_decode, LINEAR.index("decode_context")]
+    if steps.is_echo or len(contexts) == 0:
+        return steps, straight
+    grid, best = np.quantile(contexts, NEAR_SHARES), (steps, straight)
+    for _ in range(NEAR_ROUNDS):
+        bent = [steps.bent_at(near) for near in grid.tolist()]
+        fits = [(columns, _best_of(columns, np.array([straight.overlap]))) for columns in bent]
+        best = min((best, *fits), key=lambda pair: pair[1].error)
+        place = int(np.argmin([fitted.error for _, fitted in fits]))
+        grid = np.linspace(grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)], len(grid))
+    return best if best[1].error < NEAR_GAIN * straight.error else (steps, straight)
 
 
 def _best_of(steps: StepColumns, overlaps: Float64) -> _Fit:
@@ -101,6 +124,13 @@ class StepColumns:
     chunk_tokens: Float64  # [n]
     prefill: Float64  # [n, len(LINEAR)] above the floor
     decode: Float64  # [n, len(LINEAR)]
+    near_context: float = math.inf  # tokens
+
+    def bent_at(self, near_context: float) -> StepColumns:
+        decode = self.decode.copy()
+        contexts = decode[:, LINEAR.index("decode_context")]
+        decode[:, LINEAR.index("decode_far_context")] = np.maximum(0.0, contexts - near_context)
+        return replace(self, decode=decode, near_context=near_context)
 
     @staticmethod
     def of(samples: Sequence[StepSample], form: str) -> StepColumns:

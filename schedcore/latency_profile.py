@@ -30,8 +30,10 @@ class LatencyCoefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     decode_seq: float = 0.0  # * kappa, seconds per decode
     decode_context: float = 0.0  # delta, seconds per token of context, summed over decodes; Echo: of their mean
     decode_max_context: float = 0.0  # gamma, seconds per token of the largest context
+    decode_far_context: float = 0.0  # * seconds per token of those contexts beyond near_context, in addition
     hidden_token: float = 0.0  # * rho, seconds per hidden-cached token
     overlap: float = 1.0  # lambda: share of the smaller part that is hidden by the larger; Echo: weight of the larger
+    near_context: float = 0.0  # * tokens of context that stay in the processor's caches from step to step
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -94,6 +96,16 @@ def save_profile(profile: LatencyProfile, path: Path) -> None:
 def load_profile(path: Path) -> LatencyProfile:
     """Raises msgspec.ValidationError if the file is not a profile, OSError if there is none."""
     return msgspec.json.decode(path.read_bytes(), type=LatencyProfile)
+
+
+def read_profile(path: Path) -> LatencyProfile:
+    """Of a user. Raises ValueError that says what is wrong with the file."""
+    try:
+        return load_profile(path)
+    except OSError as error:
+        raise ValueError(f"the latency profile {path} cannot be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path} is no latency profile (hocket calibrate writes one): {error}") from None
 
 
 def shipped_profiles() -> dict[str, LatencyProfile]:

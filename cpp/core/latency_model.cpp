@@ -1,6 +1,7 @@
 #include "latency_model.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hocket {
 
@@ -35,12 +36,17 @@ void LatencyBatch::clear() {
 
 LatencyModel::Linear LatencyModel::linear() const {
   const LatencyCoefficients& k = coefficients_;
-  return {k.step_base,   k.prefill_floor, k.prefill_pair,   k.prefill_token,      k.prefill_context, k.prefill_chunk,
-          k.decode_base, k.decode_seq,    k.decode_context, k.decode_max_context, k.hidden_token};
+  return {k.step_base,   k.prefill_floor, k.prefill_pair,   k.prefill_token,      k.prefill_context,    k.prefill_chunk,
+          k.decode_base, k.decode_seq,    k.decode_context, k.decode_max_context, k.decode_far_context, k.hidden_token};
 }
 
 void LatencyModel::set_linear(const Linear& x) {
-  coefficients_ = {x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], coefficients_.overlap};
+  const auto [overlap, near_context] = std::pair(coefficients_.overlap, coefficients_.near_context);
+  coefficients_ = {x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], x[11], overlap, near_context};
+}
+
+double LatencyModel::far_context(const BatchFeatures& f) const {
+  return std::max(0.0, f.decode_context - coefficients_.near_context);
 }
 
 LatencyModel::Parts LatencyModel::parts(const BatchFeatures& f) const {
@@ -58,7 +64,8 @@ LatencyModel::Parts LatencyModel::parts(const BatchFeatures& f) const {
   if (f.num_decodes > 0) {
     parts.decode = k.decode_max_context * f.max_context;
     parts.decode += is_echo ? k.decode_context * f.decode_context / f.num_decodes
-                            : k.decode_base + k.decode_seq * f.num_decodes + k.decode_context * f.decode_context;
+                            : k.decode_base + k.decode_seq * f.num_decodes + k.decode_context * f.decode_context +
+                                  k.decode_far_context * far_context(f);
   }
   if (!is_echo) parts.decode += k.hidden_token * f.hidden_tokens;
   return parts;
@@ -101,7 +108,8 @@ LatencyModel::Linear LatencyModel::regressors(const BatchFeatures& f) const {
   x[6] = f.num_decodes > 0 ? weight.decode : 0.0;
   x[7] = weight.decode * f.num_decodes;
   x[8] = weight.decode * f.decode_context;
-  x[10] = weight.decode * f.hidden_tokens;
+  x[10] = weight.decode * far_context(f);
+  x[11] = weight.decode * f.hidden_tokens;
   return x;
 }
 

@@ -3,10 +3,12 @@
 // Corrected:   T_prefill = max( prefill_floor, sum over chunks of prefill_pair ((c+n)^2 - c^2) + prefill_token n
 //                                                                 + prefill_context c + prefill_chunk )
 //              T_decode  = decode_base + decode_seq b + decode_context (sum of contexts) + decode_max_context (largest)
+//                          + decode_far_context max( 0, (sum of contexts) - near_context )
 //                          + hidden_token (hidden-cached tokens)
 //              T         = step_base + max(T_prefill, T_decode) + (1 - overlap) min(T_prefill, T_decode)
 //              A chunk is n tokens behind a context of c. Tokens that are recomputed every step are chunks too.
 //              However short a chunk, it reads the cache of its context once, and it is one more sequence.
+//              Contexts of up to near_context tokens stay in the processor's caches from step to step.
 //
 // Echo:        T_prefill = max( prefill_floor, sum of prefill_pair n^2 + prefill_token n )
 //              T_decode  = decode_max_context (largest context) + decode_context (mean context)
@@ -82,14 +84,16 @@ struct LatencyCoefficients {
   double decode_seq = 0;          // * kappa, seconds per decode
   double decode_context = 0;      // delta, seconds per token
   double decode_max_context = 0;  // gamma, seconds per token
+  double decode_far_context = 0;  // * seconds per token beyond near_context, in addition
   double hidden_token = 0;        // * rho, seconds per token
   double overlap = 1;             // lambda, 0..1
+  double near_context = 0;        // * tokens
 };
 
 class LatencyModel {
  public:
-  // The coefficients but overlap, in the order of LatencyCoefficients.
-  static constexpr int kNumLinear = 11;
+  // The coefficients but overlap and near_context, in the order of LatencyCoefficients.
+  static constexpr int kNumLinear = 12;
   using Linear = std::array<double, kNumLinear>;
 
   explicit LatencyModel(LatencyForm form = LatencyForm::kCorrected, const LatencyCoefficients& coefficients = {})
@@ -118,6 +122,7 @@ class LatencyModel {
     double prefill;
     double decode;
   };
+  double far_context(const BatchFeatures& features) const;  // tokens
   Parts parts(const BatchFeatures& features) const;
   Weights weights(const Parts& parts) const;
 

@@ -74,8 +74,10 @@ def scaled_coefficients(
         decode_seq=coefficients.decode_seq * work,
         decode_context=coefficients.decode_context * cache,
         decode_max_context=coefficients.decode_max_context * cache,
+        decode_far_context=coefficients.decode_far_context * cache,
         hidden_token=coefficients.hidden_token * projection,
         overlap=coefficients.overlap,
+        near_context=coefficients.near_context / cache,
     )
 
 

@@ -21,8 +21,10 @@ TRUTH = LatencyCoefficients(
     decode_seq=4e-5,
     decode_context=3e-7,
     decode_max_context=5e-7,
+    decode_far_context=4e-7,
     hidden_token=4e-7,
     overlap=0.3,
+    near_context=60_000.0,
 )
 
 
@@ -76,6 +78,8 @@ def test_nnls_of_a_negative_target_is_zero() -> None:
 def test_rows_are_the_cores_regressors(form: str) -> None:
     steps = samples(np.random.default_rng(2), 100)
     model, columns = core_model(form, TRUTH), StepColumns.of(steps, form)
+    if form == "corrected":
+        columns = columns.bent_at(TRUTH.near_context)
     rows = columns.rows(TRUTH.overlap, *columns.choices(model.linear()))
     np.testing.assert_allclose(rows, [model.regressors(step.features) for step in steps])
     assert len({tuple(row != 0) for row in rows}) > 3  # several of the model's cases occurred

@@ -22,8 +22,10 @@ COEFFICIENTS = {
     "decode_seq": 4e-5,
     "decode_context": 3e-7,
     "decode_max_context": 5e-7,
+    "decode_far_context": 2e-7,
     "hidden_token": 1e-6,
     "overlap": 0.25,
+    "near_context": 20_000.0,
 }
 
 
@@ -54,6 +56,7 @@ def corrected(batch: Batch, k: dict[str, float]) -> float:
     if batch.decodes:
         decode = k["decode_base"] + k["decode_seq"] * len(batch.decodes)
         decode += k["decode_context"] * sum(batch.decodes) + k["decode_max_context"] * max(batch.decodes)
+        decode += k["decode_far_context"] * max(0, sum(batch.decodes) - k["near_context"])
     decode += k["hidden_token"] * batch.hidden
     return k["step_base"] + max(prefill, decode) + (1 - k["overlap"]) * min(prefill, decode)
 
@@ -76,8 +79,8 @@ def model(form: str, coefficients: dict[str, float] = COEFFICIENTS) -> algorithm
 
 
 def echo_coefficients() -> dict[str, float]:
-    unused = "step_base", "prefill_context", "prefill_chunk", "decode_base", "decode_seq", "hidden_token"
-    return COEFFICIENTS | dict.fromkeys(unused, 0.0)
+    prefill, decode = ("prefill_context", "prefill_chunk"), ("decode_base", "decode_seq", "decode_far_context")
+    return COEFFICIENTS | dict.fromkeys(("step_base", *prefill, *decode, "hidden_token"), 0.0)
 
 
 batches = st.builds(
@@ -136,6 +139,13 @@ def test_short_chunks_cost_their_contexts_and_their_number() -> None:
     seconds = [model("corrected", cheap).predict(features) for features in (one, far, two)]
     assert seconds == pytest.approx([1e-4, 1e-4 + 2048 * 2e-7, 2e-4 + 2048 * 2e-7])
     assert model("echo", cheap).predict(two) == 0.0
+
+
+def test_contexts_beyond_the_near_ones_cost_more_per_token() -> None:
+    coefficients = {"decode_context": 1e-7, "decode_far_context": 1e-7, "near_context": 5000.0}
+    batches = (Batch(decodes=[1000] * n).core().features for n in (4, 5, 6, 7))
+    seconds = [model("corrected", coefficients).predict(features) for features in batches]
+    assert np.diff(seconds) == pytest.approx([1e-4, 2e-4, 2e-4])
 
 
 def test_more_decodes_cost_more_at_the_same_mean() -> None:
