@@ -31,6 +31,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_num_waiting: int = 4096  # requests queued in the engine before it refuses
     cache_memory_bytes: int | None = None  # device pool; None: a share of free memory
     num_threads: int | None = None  # CPU kernels; None: all cores
+    latency_profile: str | None = None  # file that hocket calibrate wrote: how long a step takes; None: unknown
 
     def __post_init__(self) -> None:
         _require(self.dtype in DTYPES, f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")

@@ -15,6 +15,7 @@ from schedcore import wire
 from schedcore._core import Scheduler
 from schedcore.config import EngineConfig
 from schedcore.decision_record import check_new
+from schedcore.latency_profile import read_profile
 from schedcore.model_path import ModelNotFoundError
 from schedcore.recipe import Recipe
 from schedcore.recording_scheduler import RecordingScheduler
@@ -62,6 +63,8 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Engine, EngineIn
     """Raises WorkerError, ModelNotFoundError or ValueError for a wrong configuration or checkpoint."""
     if config.decision_record is not None:
         check_new(Path(config.decision_record))
+    if config.latency_profile is not None:
+        read_profile(Path(config.latency_profile))
     loaded = load_runner(config)
     limits = EngineLimits(
         vocab_size=loaded.config.vocab_size,

@@ -12,6 +12,7 @@ from gateway import __version__
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 COMMANDS = {
     "serve": "serve a model over HTTP, OpenAI-compatible",
+    "calibrate": "measure how long this machine takes for a model's steps, and save it as a latency profile",
     "simulate": "try a workload, a policy or a GPU without one: the real scheduler, simulated time",
     "plan": "find the least GPUs that hold online targets at peak, and the offline work they leave room for",
     "chat": "chat with a served model in the terminal",

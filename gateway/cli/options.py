@@ -17,6 +17,7 @@ import msgspec
 
 from gateway.config import GatewayConfig
 from schedcore.config import DTYPES, POLICIES, EngineConfig
+from schedcore.latency_profile import read_profile
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -116,6 +117,11 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", type=int, metavar="N", help="of requests without one (default: 0)")
     group.add_argument("--num-threads", type=int, metavar="N", help="of CPU kernels (default: all cores)")
     group.add_argument(
+        "--latency-profile",
+        metavar="FILE",
+        help="how long a step takes on this machine, as hocket calibrate wrote it (default: unknown)",
+    )
+    group.add_argument(
         "--decision-record",
         metavar="FILE",
         help="write what the scheduler is told, prompts as token ids, to a new file for hocket simulate --replay",
@@ -169,9 +175,12 @@ def engine_config(options: Mapping[str, Any], model: Path, name: str) -> EngineC
     fields = _fields(options, _ENGINE_FIELDS, EngineConfig)
     fields |= {"model": str(model), "served_model_name": name}
     try:
-        return EngineConfig(**fields)
+        config = EngineConfig(**fields)
+        if config.latency_profile is not None:
+            read_profile(Path(config.latency_profile))
     except ValueError as error:
         raise OptionsError(str(error)) from None
+    return config
 
 
 def gateway_config(options: Mapping[str, Any], model_name: str, environment_keys: tuple[str, ...]) -> GatewayConfig:

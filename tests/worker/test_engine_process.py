@@ -102,6 +102,7 @@ def test_sigterm_ends_open_requests_and_exits_cleanly_but_sigint_is_not_for_it(f
     [
         ({"max_model_len": 100_000}, "max_model_len 100000 exceeds the checkpoint's 512 positions"),
         ({"model": "no/such/folder/anywhere"}, "neither a directory"),
+        ({"latency_profile": "no/such/profile.json"}, "the latency profile no/such/profile.json cannot be read"),
     ],
 )
 def test_an_engine_that_cannot_start_says_why_to_log_and_gateway(

@@ -1,0 +1,186 @@
+"""`hocket calibrate`: how long this machine takes for a model's steps, fitted and saved as a latency profile.
+
+A worker process loads the model as an engine does and measures; the fit happens here (schedcore/step_measurements.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from gateway.cli.options import OptionsError, engine_config, size_in_bytes
+from gateway.cli.simulation_options import percent, positive_int, progress_bar, seconds, write_json
+from schedcore.calibration import Calibration
+from schedcore.config import DTYPES, EngineConfig
+from schedcore.latency_profile import LatencyCoefficients, LatencyProfile, save_profile
+from schedcore.model_path import DEMO, ModelNotFoundError, resolve_model
+from schedcore.step_measurements import (
+    BUSY_NOISE,
+    CalibrationReport,
+    MeasuringFailure,
+    MeasuringProgress,
+    Message,
+    StepMeasurements,
+    calibration_report,
+)
+
+DEFAULT_SECONDS = 45.0
+_FAILED, _MISUSED = 1, 2  # exit statuses
+
+
+class CalibrationError(Exception):
+    """One line that says why there is no profile."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", default=DEMO, metavar="MODEL", help="as for hocket serve (default: demo)")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="the profile (default: MODEL.latency.json, in this directory)"
+    )
+    parser.add_argument("--json", action="store_true", help="the report as JSON on stdout instead of a table")
+    parser.add_argument(
+        "--seconds",
+        type=seconds,
+        default=DEFAULT_SECONDS,
+        metavar="S",
+        help=f"to measure, about; longer: less disturbed by other work (default: {DEFAULT_SECONDS:.0f})",
+    )
+    _add_engine_options(parser.add_argument_group("engine, as it will be served"))
+
+
+def _add_engine_options(group: argparse._ArgumentGroup) -> None:
+    """Only what is given ends up in the namespace: EngineConfig has the defaults."""
+
+    def add(name: str, kind: Callable[[str], object], metavar: str, text: str) -> None:
+        group.add_argument(name, type=kind, metavar=metavar, help=text, default=argparse.SUPPRESS)
+
+    default = EngineConfig(model="")
+    add("--device", str, "NAME", "cpu, cuda or cuda:N (default: auto, cuda if there is one)")
+    group.add_argument("--dtype", choices=DTYPES, default=argparse.SUPPRESS, help="of weights and cache")
+    add("--num-threads", positive_int, "N", "of CPU kernels (default: all cores)")
+    add("--max-model-len", positive_int, "N", "context length in tokens")
+    add("--max-num-seqs", positive_int, "N", f"requests in one step (default: {default.max_num_seqs})")
+    text = f"tokens in one step (default: {default.max_num_batched_tokens})"
+    add("--max-num-batched-tokens", positive_int, "N", text)
+    add("--kv-cache-memory-bytes", size_in_bytes, "SIZE", "such as 2G (default: from free memory)")
+    add("--block-size", positive_int, "N", f"tokens per block (default: {default.block_size})")
+    add("--layers-per-unit", positive_int, "N", f"layers per unit of memory (default: {default.layers_per_unit})")
+
+
+def run(args: argparse.Namespace, worker_module: str = "worker.calibration_process") -> int:
+    """The exit status. `worker_module` is what `python -m` runs to measure."""
+    try:
+        folder = resolve_model(args.model)
+        name = folder.name if Path(args.model).expanduser().is_dir() else args.model
+        config = engine_config(vars(args), folder, name)
+        path = args.output or Path(f"{_file_name(name)}.latency.json")
+        if not path.absolute().parent.is_dir():
+            raise OptionsError(f"--output: {path.absolute().parent} is no directory")
+        report = calibration_report(measure(config, args.seconds, worker_module))
+        save_profile(report.profile, path)
+    except OptionsError as error:
+        return _complain(str(error), _MISUSED)
+    except (CalibrationError, ModelNotFoundError, ValueError) as error:
+        return _complain(str(error), _FAILED)
+    except OSError as error:
+        return _complain(f"the profile cannot be written: {error}", _FAILED)
+    if args.json:
+        write_json(report)
+    else:
+        print_report(report, path, Console())
+    return 0
+
+
+def measure(config: EngineConfig, seconds_to_measure: float, module: str) -> StepMeasurements:
+    """In a process of its own, with a progress bar on stderr. Raises CalibrationError."""
+    command = [sys.executable, "-m", module, "--seconds", str(seconds_to_measure)]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        progress_bar(f"measuring {config.served_model_name}") as show,
+    ):
+        try:
+            return _follow(process, config, show)
+        finally:
+            process.kill()
+
+
+def _follow(
+    process: subprocess.Popen[bytes], config: EngineConfig, show: Callable[[int, int], None]
+) -> StepMeasurements:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(msgspec.json.encode(config))
+        process.stdin.close()
+    except BrokenPipeError:
+        raise CalibrationError("the worker process ended before it began") from None
+    for line in process.stdout:
+        match msgspec.json.decode(line, type=Message):
+            case MeasuringProgress(done, total):
+                show(done, total)
+            case MeasuringFailure(message):
+                raise CalibrationError(message)
+            case StepMeasurements() as measurements:
+                return measurements
+    raise CalibrationError(f"the worker process ended with status {process.wait()} before it had measured")
+
+
+def _file_name(model: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
+
+
+def print_report(report: CalibrationReport, path: Path, console: Console) -> None:
+    profile = report.profile
+    console.print(f"{profile.model} on {profile.device}", markup=False, highlight=False)
+    errors = Table(title="error of predicted step times")
+    for heading in ("", "steps", "mean", "median", "p95"):
+        errors.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    for label, fitted in (("corrected (saved)", report.corrected), ("Echo's form", report.echo)):
+        for row in _error_rows(label, fitted):
+            errors.add_row(*row)
+    console.print(errors)
+    console.print(_coefficients(profile))
+    console.print(f"limits: {profile.limits}", markup=False, highlight=False)
+    console.print(f"saved as {path}; use it with hocket serve --latency-profile {path}", markup=False, highlight=False)
+    if report.noise > BUSY_NOISE:
+        noise = percent(report.noise)
+        text = f"warning: equal steps differed by {noise}: the machine was busy; repeat when it is quiet"
+        Console(stderr=True).print(text, markup=False, highlight=False)
+
+
+def _error_rows(label: str, fitted: Calibration) -> list[tuple[str, ...]]:
+    parts = ((f"{label}, held out", fitted.held_out_error), ("  fitted", fitted.train_error))
+    return [(text, str(e.num_samples), percent(e.mean), percent(e.median), percent(e.p95)) for text, e in parts]
+
+
+def _coefficients(profile: LatencyProfile) -> Table:
+    table = Table(title="coefficients")
+    table.add_column("", no_wrap=True)
+    table.add_column("us", justify="right")
+    for name in LatencyCoefficients.__struct_fields__:
+        value = getattr(profile.coefficients, name)
+        if name == "overlap":
+            table.add_row("overlap (a share)", f"{value:.2f}")
+        elif value:
+            table.add_row(f"{name}{_unit(name)}", f"{1e6 * value:.4g}")
+    return table
+
+
+def _unit(name: str) -> str:
+    if name in ("step_base", "prefill_floor", "decode_base"):
+        return ""
+    per = {"prefill_pair": "pair of tokens", "prefill_chunk": "chunk", "decode_seq": "decode"}
+    return f" per {per.get(name, 'token')}"
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"hocket calibrate: {message}", file=sys.stderr, flush=True)
+    return status
