@@ -237,6 +237,7 @@ class PlanCandidate:
         cached_tokens: int = 0,
         last_tokens: int = 0,
         is_resident: bool = True,
+        value: float = 0.0,
     ) -> None: ...
 
 class PlanBudgets:

@@ -91,13 +91,13 @@ void bind_pool(py::module_& m) {
 
 void bind_plan_structs(py::module_& m) {
   py::class_<PlanCandidate>(m, "PlanCandidate")
-      .def(py::init(
-               [](int32_t context, int32_t remaining, int32_t cached_tokens, int32_t last_tokens, bool is_resident) {
-                 require(context >= 0 && remaining >= 1, "context must not be negative, remaining at least 1");
-                 return PlanCandidate{context, remaining, cached_tokens, last_tokens, is_resident};
-               }),
+      .def(py::init([](int32_t context, int32_t remaining, int32_t cached_tokens, int32_t last_tokens, bool is_resident,
+                       double value) {
+             require(context >= 0 && remaining >= 1, "context must not be negative, remaining at least 1");
+             return PlanCandidate{context, remaining, cached_tokens, last_tokens, is_resident, value};
+           }),
            py::kw_only(), py::arg("context"), py::arg("remaining") = 1, py::arg("cached_tokens") = 0,
-           py::arg("last_tokens") = 0, py::arg("is_resident") = true);
+           py::arg("last_tokens") = 0, py::arg("is_resident") = true, py::arg("value") = 0.0);
   py::class_<PlanBudgets>(m, "PlanBudgets")
       .def(py::init([](double max_seconds, int32_t max_tokens, int32_t max_requests, int64_t free_units,
                        int64_t valuable_units, double tokens_per_unit) {

@@ -40,16 +40,16 @@ void OfflineQueue::count_pending(Slot slot, int32_t delta) {
 
 std::span<const uint32_t> OfflineQueue::pending_counts(Slot slot, int32_t begin, int32_t end) {
   const auto& path = paths_[slot];
+  if (pool_.size() == 0 || begin >= std::ssize(path)) return {};
   const auto num_known = std::min(path.size(), static_cast<size_t>(end));
   counts_.assign(end, 0);
-  const std::span<uint32_t> known = std::span(counts_).first(num_known);
-  if (pool_.size() > 0) pool_.reference_counts(std::span(path).first(num_known), known);
+  pool_.reference_counts(std::span(path).first(num_known), std::span(counts_).first(num_known));
   return std::span<const uint32_t>(counts_).subspan(begin);
 }
 
 void OfflineQueue::note_cached(Slot slot, int32_t num_blocks) {
-  if (pool_.size() == 0) return;
   const auto& path = paths_[slot];
+  if (pool_.size() == 0 || path.empty()) return;
   pool_.note_cached(path, std::min(num_blocks, static_cast<int32_t>(path.size())));
 }
 
@@ -57,6 +57,13 @@ int32_t OfflineQueue::num_cached_blocks(uint64_t slot, std::span<const uint64_t>
   const auto index = static_cast<Slot>(slot);
   const auto prompt = requests_.known_tokens(index).first(path.size() * block_size_);
   return memory_.num_cached_blocks(requests_.cache_salt[index], prompt);
+}
+
+bool OfflineQueue::is_being_computed(Slot slot, int32_t num_cached_tokens, Slot leader) const {
+  const auto next = static_cast<size_t>(num_cached_tokens / block_size_);
+  const auto& mine = paths_[slot];
+  const auto& theirs = paths_[leader];
+  return next < mine.size() && next < theirs.size() && mine[next] == theirs[next];
 }
 
 int32_t OfflineQueue::num_cached_tokens(Slot slot) const {

@@ -29,8 +29,8 @@ class OfflineQueue final : private CachedPrefixQuery {
   void insert(Slot slot);
   void take(Slot slot);
 
-  // Pending offline prompts that begin with the request's prompt up to the end of each block in [begin, end). Valid
-  // until the next call.
+  // Pending offline prompts that begin with the request's prompt up to the end of each block in [begin, end); empty if
+  // there are none. Valid until the next call.
   std::span<const uint32_t> pending_counts(Slot slot, int32_t begin, int32_t end);
   // The first `num_blocks` of the request's prompt are cached now.
   void note_cached(Slot slot, int32_t num_blocks);
@@ -38,6 +38,9 @@ class OfflineQueue final : private CachedPrefixQuery {
   // Appends up to `max_slots` waiting requests: of each length bucket the ones that the cache favours, starting with
   // the bucket of the deepest match, then the one nearest to `num_tokens`.
   void candidates(int32_t num_tokens, int32_t max_slots, std::vector<Slot>* slots) const;
+  // Whether `leader` computes, or is about to, the block of the request's prompt that follows the first
+  // num_cached_tokens ones: then it will be cached soon.
+  bool is_being_computed(Slot slot, int32_t num_cached_tokens, Slot leader) const;
   // Tokens of the request's prompt that are cached now.
   int32_t num_cached_tokens(Slot slot) const;
 

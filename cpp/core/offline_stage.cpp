@@ -9,7 +9,9 @@ namespace {
 
 constexpr int32_t kMaxWaiting = 12;   // candidates from the queue
 constexpr int32_t kMaxRunning = 256;  // candidates among those that run; the rest goes on as before
-constexpr double kDecodeValue = 4.0;  // tokens of prefill that one of decode is worth
+constexpr double kDecodeValue = 4.0;  // by rate: tokens of prefill that a decode is worth
+constexpr double kDecodeBonus = 1.5;  // a decode brings an end, and the end of a request frees memory
+constexpr double kSharers = 16;       // requests that share what a step costs anyway, typically
 
 size_t num_online(const Snapshot& snapshot) {
   const auto is_online = [&](Slot slot) { return snapshot.requests.request_class[slot] == kOnlineClass; };
@@ -23,13 +25,25 @@ std::span<const Slot> waiting_offline(const Snapshot& snapshot) {
   return snapshot.waiting.subspan(num_online(snapshot));
 }
 
-OfflineStage::OfflineStage(const SchedulerConfig& config)
+OfflineStage::OfflineStage(const SchedulerConfig& config, PlanObjective objective)
     : config_(config),
+      objective_(objective),
       search_({.block_size = config.block_size,
                .units_per_block = config.units_per_block(),
                .chunk_quantum = 64,
                .max_plans = 256,
-               .decode_value = kDecodeValue}) {}
+               .decode_value = kDecodeValue,
+               .objective = objective}) {}
+
+// By rate, a token is worth a token. By benefit, it is worth the time that it takes in the long run, in tokens of a
+// short prompt: all of the work has to be done at some time.
+double OfflineStage::token_value(const LatencyModel& latency, int32_t context, int32_t remaining) const {
+  const LatencyCoefficients& k = latency.coefficients();
+  if (objective_ == PlanObjective::kRate || k.prefill_token <= 0) return 0.0;
+  if (remaining > 1) return 1.0 + k.prefill_pair * (2.0 * context + remaining) / k.prefill_token;
+  const double shared = (k.step_base + k.decode_base) / kSharers;
+  return kDecodeBonus * (shared + k.decode_seq + k.decode_context * context) / k.prefill_token;
+}
 
 void OfflineStage::fill_in_order(const Snapshot& snapshot, std::span<const Slot> running, StepBuilder* builder) const {
   const RequestTable& requests = snapshot.requests;
@@ -50,48 +64,58 @@ void OfflineStage::gather(const Snapshot& snapshot, std::span<const Slot> runnin
   const RequestTable& requests = snapshot.requests;
   candidates_.clear();
   slots_.clear();
+  leaders_.clear();
   int64_t num_tokens = 0;
   for (const Slot slot : running.first(std::min<size_t>(running.size(), kMaxRunning))) {
     num_tokens += requests.num_tokens[slot];
+    if (requests.num_uncomputed_tokens(slot) > 1) leaders_.push_back(slot);
     candidates_.push_back({.context = requests.num_computed_tokens[slot],
                            .remaining = requests.num_uncomputed_tokens(slot),
                            .last_tokens = requests.num_last_scheduled[slot],
-                           .is_resident = true});
+                           .is_resident = true,
+                           .value = token_value(snapshot.estimates.latency, requests.num_computed_tokens[slot],
+                                                requests.num_uncomputed_tokens(slot))});
     slots_.push_back(slot);
   }
   waiting_.clear();
   const auto typical = running.empty() ? 1 : static_cast<int32_t>(num_tokens / static_cast<int64_t>(running.size()));
   snapshot.offline->candidates(std::max(1, typical), kMaxWaiting, &waiting_);
   for (const Slot slot : waiting_) {
-    // A prompt is seated with all of its memory, not with the first chunk's. It may take what others will need only if
-    // nothing else runs.
+    // A prompt is seated with all of its memory, not with the first chunk's.
     if (units_needed(config_, snapshot, slot).kv > room) continue;
     const int32_t num_cached = snapshot.offline->num_cached_tokens(slot);
+    const auto is_ahead = [&](Slot leader) { return snapshot.offline->is_being_computed(slot, num_cached, leader); };
+    if (objective_ == PlanObjective::kBenefit && std::ranges::any_of(leaders_, is_ahead)) continue;
     const int32_t context = std::max(num_cached, requests.num_saved_tokens[slot]);
+    const int32_t remaining = std::max(1, requests.num_tokens[slot] - context);
     candidates_.push_back({.context = context,
-                           .remaining = std::max(1, requests.num_tokens[slot] - context),
+                           .remaining = remaining,
                            .cached_tokens = num_cached,
-                           .is_resident = false});
+                           .is_resident = false,
+                           .value = token_value(snapshot.estimates.latency, context, remaining)});
     slots_.push_back(slot);
+    leaders_.push_back(slot);
   }
 }
 
 void OfflineStage::search(const Snapshot& snapshot, std::span<const Slot> running, int64_t reserve,
                           StepBuilder* builder, Composition* composition) {
   const DeviceMemory& memory = snapshot.memory;
-  const int64_t num_free = memory.num_available_units() - memory.num_valuable_units();  // that nobody will need
+  const int64_t num_available = memory.num_available_units() - reserve;
+  const int64_t num_free = std::min<int64_t>(num_available, memory.num_available_units() - memory.num_valuable_units());
   int64_t num_promised = 0;
   for (const Slot slot : running) num_promised += memory.num_promised_units(snapshot.requests.row[slot]);
-  // A lone request may take what others will need: it would wait for ever otherwise.
-  const int64_t room = (running.empty() ? memory.num_available_units() : num_free) - memory.num_promised_units();
-  gather(snapshot, running, room - reserve);
+  // By rate a lone request may take what others will need; by benefit the punishment says when that is wise.
+  const bool is_free_only = objective_ == PlanObjective::kRate && !running.empty();
+  gather(snapshot, running, (is_free_only ? num_free : num_available) - memory.num_promised_units());
   if (candidates_.empty() || builder->tokens_left() == 0) return;
+  if (!snapshot.estimates.knows_latency()) return fill_in_order(snapshot, running, builder);
   PlanBudgets budgets;
   budgets.max_seconds = builder->max_seconds();
   budgets.max_tokens = builder->tokens_left();
   budgets.max_requests = snapshot.memory.num_free_rows() + static_cast<int32_t>(running.size());
-  budgets.free_units = std::max({int64_t{0}, num_free - reserve, num_promised});
-  budgets.valuable_units = memory.num_valuable_units();
+  budgets.free_units = std::max({int64_t{0}, num_free, num_promised});
+  budgets.valuable_units = std::max<int64_t>(0, num_available - budgets.free_units);
   budgets.tokens_per_unit = static_cast<double>(config_.block_size) / config_.units_per_block();
   for (const Slot slot : running.subspan(std::min<size_t>(running.size(), kMaxRunning))) {
     if (snapshot.requests.num_uncomputed_tokens(slot) == 1) builder->try_decode(slot);

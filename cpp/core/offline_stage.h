@@ -15,7 +15,7 @@ namespace hocket {
 
 class OfflineStage {
  public:
-  explicit OfflineStage(const SchedulerConfig& config);
+  OfflineStage(const SchedulerConfig& config, PlanObjective objective);
 
   // Adds grants to the step that `builder` holds, within its budgets. running: offline requests, in order of admission.
   void fill_in_order(const Snapshot& snapshot, std::span<const Slot> running, StepBuilder* builder) const;
@@ -25,12 +25,15 @@ class OfflineStage {
               Composition* composition);
 
  private:
+  double token_value(const LatencyModel& latency, int32_t context, int32_t remaining) const;
   void gather(const Snapshot& snapshot, std::span<const Slot> running, int64_t room);
 
   const SchedulerConfig config_;
+  const PlanObjective objective_;
   PlanSearch search_;
   std::vector<PlanCandidate> candidates_;
   std::vector<Slot> slots_;    // of the candidates
+  std::vector<Slot> leaders_;  // whose prompts are under way, or candidates
   std::vector<Slot> waiting_;  // scratch
 };
 

@@ -30,7 +30,8 @@ PlanResult PlanSearch::search(const LatencyModel& model, std::span<const PlanCan
   start();
   repair();
   while (has_budget()) {
-    bool has_moved = improve_chunks();
+    bool has_moved = options_.objective == PlanObjective::kBenefit && add_decodes();
+    has_moved |= improve_chunks();
     has_moved |= add_decodes();
     has_moved |= drop_requests();
     if (!has_moved && !displace_for_prefills()) break;
@@ -52,7 +53,8 @@ int64_t PlanSearch::units(int64_t num_tokens) const {
 }
 
 double PlanSearch::benefit(const PlanCandidate& c, int32_t tokens) const {
-  return c.cached_tokens + (tokens == 1 ? options_.decode_value : tokens);
+  const double of_one = c.value > 0 ? c.value : tokens == 1 ? options_.decode_value : 1.0;
+  return c.cached_tokens + of_one * tokens;
 }
 
 double PlanSearch::punishment() const {
@@ -66,7 +68,9 @@ void PlanSearch::start() {
   }
   nothing_score_ = evaluate().score;
   for (size_t i = 0; i < candidates_.size(); ++i) {
-    set_tokens(static_cast<int32_t>(i), std::min(candidates_[i].last_tokens, candidates_[i].remaining));
+    const PlanCandidate& c = candidates_[i];
+    if (options_.objective == PlanObjective::kBenefit && c.remaining > 1) continue;
+    set_tokens(static_cast<int32_t>(i), std::min(c.last_tokens, c.remaining));
   }
 }
 
@@ -100,8 +104,9 @@ PlanSearch::Outcome PlanSearch::evaluate() {
   const int64_t available = budgets_.free_units + budgets_.valuable_units + totals_.released_units;
   const bool is_feasible = seconds <= budgets_.max_seconds && totals_.num_tokens <= budgets_.max_tokens &&
                            totals_.num_requests <= budgets_.max_requests && taken <= available;
-  const double score = seconds > 0.0 ? (totals_.benefit - punishment()) / seconds : 0.0;
-  return {score, seconds, is_feasible};
+  const double net = totals_.benefit - punishment();
+  if (options_.objective == PlanObjective::kBenefit) return {net, seconds, is_feasible};
+  return {seconds > 0.0 ? net / seconds : 0.0, seconds, is_feasible};
 }
 
 // Moves if that is better.

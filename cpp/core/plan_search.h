@@ -1,8 +1,9 @@
 // What offline work joins this step (Echo sections 3.1 and 4.1): a hill-climb from the last batch.
 //
-//   score = (benefit - punishment) / seconds
-//     benefit     tokens advanced, online ones included; tokens that the prefix cache gives count, at no time; a decode
-//                 counts decode_value
+//   score = (benefit - punishment) / seconds                       PlanObjective::kRate, the paper's
+//   score = benefit - punishment                                   PlanObjective::kBenefit
+//     benefit     tokens advanced, online ones included; tokens that the prefix cache gives count, at no time; a
+//                 candidate may say what its tokens are worth, otherwise a decode counts decode_value
 //     punishment  tokens whose cache must be evicted although somebody who waits will need it
 //     seconds     predicted for the whole batch
 //
@@ -34,7 +35,13 @@ struct PlanCandidate {
   int32_t cached_tokens = 0;  // of context, what the prefix cache gives if it is admitted now; 0 for residents
   int32_t last_tokens = 0;    // tokens that the last batch gave it
   bool is_resident = true;    // holds its cache
+  double value = 0;           // of each token of a chunk, or of the decode; 0: 1, or PlanSearchOptions::decode_value
 };
+
+// The rate is short-sighted where the budgets leave time: it refuses all work that brings less per second than the
+// batch has already, and the time that this saves brings nothing. By benefit the search fills the budgets: decodes
+// first, then chunks anew, from the first candidate on.
+enum class PlanObjective : uint8_t { kRate = 0, kBenefit = 1 };
 
 struct PlanBudgets {
   double max_seconds = 0;
@@ -51,11 +58,12 @@ struct PlanSearchOptions {
   int32_t chunk_quantum = 16;  // chunks are multiples of it, or end the prompt or the budget of tokens
   int32_t max_plans = 512;     // evaluations; larger: better plans, some 50 ns each
   double decode_value = 1.0;   // b(D) / b(P): benefit of a decode in prefill tokens
+  PlanObjective objective = PlanObjective::kRate;
 };
 
 struct PlanResult {
   std::span<const int32_t> tokens;  // per candidate; valid until the next search()
-  double score = 0;                 // tokens per second
+  double score = 0;                 // tokens per second, or tokens
   double seconds = 0;
   double benefit = 0;     // tokens
   double punishment = 0;  // tokens

@@ -28,7 +28,7 @@ class EchoPolicy final : public Policy {
         has_search_(has_search),
         has_reserve_(has_reserve),
         builder_(config),
-        offline_(config) {}
+        offline_(config, PlanObjective::kRate) {}
 
   bool needs_offline_queue() const override { return has_search_; }
   bool has_task_aware_eviction() const override { return has_reserve_ && config_.enable_task_aware_eviction; }

@@ -38,7 +38,7 @@ constexpr double kLeastStepSeconds = 1e-3;  // while nothing is known of step ti
 class HocketPolicy final : public Policy {
  public:
   explicit HocketPolicy(const SchedulerConfig& config)
-      : config_(config), residents_(config), builder_(config), offline_(config) {}
+      : config_(config), residents_(config), builder_(config), offline_(config, PlanObjective::kBenefit) {}
 
   bool needs_offline_queue() const override { return config_.enable_plan_search; }
   bool has_task_aware_eviction() const override { return config_.enable_task_aware_eviction; }
