@@ -46,10 +46,11 @@ format: $(VENV)/.dev ## rewrite to the house format
 	$(BIN)/ruff check --fix --exit-zero $(PY_DIRS)
 	@$(BIN)/clang-format -i $(CPP_FILES)
 
-bench: $(VENV)/.dev ## tokens per second, TTFT, ITL and the core's time per step
+bench: $(VENV)/.dev ## tokens per second, TTFT, ITL, the core's time per step, errors of predicted step times
 	$(BIN)/python bench/core.py
 	$(BIN)/python bench/algorithms.py
 	$(BIN)/python bench/kernels.py
+	$(BIN)/python bench/estimator.py --short
 	$(BIN)/python bench/serve.py $(ARGS)
 
 bench-gpu: $(VENV)/.dev ## kernels on a CUDA device
