@@ -32,8 +32,8 @@ MAX_POOL_TOKENS = 32_000_000  # 128 MB of token ids in the scheduler
 MAX_REQUESTS = 4_000_000  # of a run; about 200 bytes each
 MAX_RUNS = 40_000_000  # of their prompts; about 30 bytes each
 MAX_PASSES = PART_MASK // 2  # through the trace, after which prompts return
-PROBE_S = 300.0
-RESERVE = 1.25  # of what the probe promises
+PROBE_S = 600.0
+RESERVE = 2.0  # times what the probe promises: too many cost memory, too few another run
 MAX_DRY_RATIO = 0.01  # of the pool
 
 
@@ -124,10 +124,7 @@ def simulate_beside(
     waiting = engine.with_policy(engine.policy, max_num_waiting=num_online + supply.pool_size)  # never more than these
     num_requests = supply.pool_size + int(RESERVE * rate * horizon_s) + 1
     while True:
-        if num_requests > supply.max_requests:
-            raise ValueError(
-                f"{supply.max_requests} offline requests are not enough for {horizon_s:.0f} s: cut the trace"
-            )
+        num_requests = min(num_requests, supply.max_requests)
         offline = supply.workload(num_requests, first)
         workload = offline if online is None else online.merged(offline)
         result = simulate(workload, waiting, horizon_s=horizon_s, on_progress=on_progress)
@@ -136,4 +133,6 @@ def simulate_beside(
             return result
         if (outcome == Outcome.TOO_LONG).all():
             raise ValueError(f"no request of {supply.source.source} fits the memory of an engine")
+        if num_requests == supply.max_requests:
+            raise ValueError(f"{num_requests} offline requests are not enough for {horizon_s:.0f} s: cut the trace")
         num_requests *= 2

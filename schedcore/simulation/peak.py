@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +21,7 @@ _BUSY = {
     "chunk_tokens": 512.0,
     "chunk_pairs": 512.0**2,
     "chunk_squares": 512.0**2,
+    "chunk_context": 0.0,
     "num_decodes": 64.0,
     "decode_context": 64_000.0,
     "max_context": 1000.0,
@@ -63,14 +66,24 @@ def offered_work_s(workload: Workload, cost: CostModel, *, has_prefix_cache: boo
     busy_s = model.predict(algorithms.BatchFeatures(**_BUSY))
     work = np.empty(len(workload))
     for request, (prompt, chunk, num_outputs) in enumerate(zip(prompts, new, workload.output_tokens, strict=True)):
-        prefill_s = _predict(model, num_chunks=1, chunk_tokens=chunk, chunk_squares=chunk**2,
-                             chunk_pairs=prompt**2 - (prompt - chunk) ** 2) - busy_s  # fmt: skip
-        decode_s = _predict(model, num_decodes=1, decode_context=prompt + num_outputs / 2) - busy_s
+        prefill = _prefill_features(prompt - chunk, chunk)
+        decode = {"num_decodes": 1.0, "decode_context": prompt + num_outputs / 2}
+        prefill_s, decode_s = _predict(model, prefill) - busy_s, _predict(model, decode) - busy_s
         work[request] = prefill_s + (num_outputs - 1) * decode_s
     return work
 
 
-def _predict(model: algorithms.LatencyModel, **added: float) -> float:
+def _prefill_features(context: int, chunk: int) -> dict[str, float]:
+    return {
+        "num_chunks": 1.0,
+        "chunk_tokens": float(chunk),
+        "chunk_pairs": float((context + chunk) ** 2 - context**2),
+        "chunk_squares": float(chunk**2),
+        "chunk_context": float(context),
+    }
+
+
+def _predict(model: algorithms.LatencyModel, added: Mapping[str, float]) -> float:
     features = {**_BUSY, **{name: _BUSY[name] + float(value) for name, value in added.items()}}
     return model.predict(algorithms.BatchFeatures(**features))
 

@@ -147,15 +147,17 @@ def slowest_step_s(engine: SimulatedEngine) -> float:
     """No step that computes takes longer: as many tokens and sequences as may be, each with the full context."""
     context = engine.context_length
     tokens = max(engine.options.get("max_num_batched_tokens", MAX_NUM_BATCHED_TOKENS), context)
-    num_decodes = engine.options.get("max_num_seqs", MAX_NUM_SEQS)
+    num_seqs = engine.options.get("max_num_seqs", MAX_NUM_SEQS)
     features = algorithms.BatchFeatures(
-        num_chunks=1.0,
+        num_chunks=float(num_seqs),
         chunk_tokens=float(tokens),
         chunk_pairs=2.0 * tokens * context,
         chunk_squares=float(tokens) ** 2,
-        num_decodes=float(num_decodes),
-        decode_context=float(num_decodes) * context,
+        chunk_context=float(num_seqs) * context,
+        num_decodes=float(num_seqs),
+        decode_context=float(num_seqs) * context,
         max_context=float(context),
+        hidden_tokens=float(num_seqs) * context if engine.enable_hidden_cache else 0.0,
     )
     return max(engine.cost.to_core().predict(features), 1e-6)
 
