@@ -169,6 +169,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
     )
     context_length = args.max_model_len or model_shape(args.model).max_model_len
     trace = fitting_trace(args.trace, context_length, args.command)
+    if not trace.has_arrivals:
+        raise ValueError(f"{trace.name} has no arrival times, and a peak needs them")
     workload = trace.workload(jitter_s=args.jitter_s, seed=args.seed).with_targets(args.ttft_ms, args.itl_ms)
     traffic = Traffic.of(workload, trace.session_numbers)
     supply = read_supply(args, context_length)
@@ -287,8 +289,11 @@ def print_peak(peak: PeakPlan, console: Console) -> None:
         is_least = peak.least is not None and trial == peak.least
         table.add_row(*_trial_cells(trial, is_least)[: len(names) + 1], style="bold" if is_least else None)
     console.print(table)
+    by_reason: dict[str, list[str]] = {}
     for rejection in peak.rejections:
-        console.print(f"  {rejection.hardware}: {rejection.reason}", highlight=False)
+        by_reason.setdefault(rejection.reason, []).append(rejection.hardware)
+    for reason, hardware in by_reason.items():
+        console.print(f"Not {', '.join(hardware)}: {reason}.", highlight=False)
 
 
 def _trial_cells(trial: Trial, is_least: bool) -> list[str]:

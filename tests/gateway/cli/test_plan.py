@@ -81,6 +81,12 @@ def test_the_plan_as_json(capsys: pytest.CaptureFixture[str], busy: str, bulk: s
     assert found["gpu_hours"] == pytest.approx(least["num_gpus"] * day["duration_s"] / 3600)
 
 
+def test_a_trace_without_times_has_no_peak(capsys: pytest.CaptureFixture[str], bulk: str) -> None:
+    status, _, err = plan(capsys, "--trace", bulk, *TARGETS)
+    assert status == 1
+    assert "bulk has no arrival times" in err
+
+
 def test_the_same_command_gives_the_same_bytes(capsys: pytest.CaptureFixture[str], busy: str, bulk: str) -> None:
     arguments = ("--trace", busy, "--offline", bulk, *TARGETS, "--gpu", "a100", "--window-s", "20", "--json")
     assert plan(capsys, *arguments) == plan(capsys, *arguments, "--threads", "1")
