@@ -34,6 +34,7 @@ _NO_STATS = EngineStats(
     schedule_seconds=0.0,
     commit_seconds=0.0,
     execute_seconds=0.0,
+    step_time_error_ratio=0.0,
 )
 
 # name, help, value: totals since the engine started
@@ -120,6 +121,11 @@ class Exposition(Collector):
         for name, text, value in _ENGINE_COUNTERS:
             yield CounterMetricFamily(f"hocket_{name}", text, value=value(stats))
         yield _gauge("hocket_cache_usage_ratio", "Share of cache units that running requests hold.", _usage(stats))
+        yield _gauge(
+            "hocket_step_time_error_ratio",
+            "How far off the predicted times of steps are: mean over recent steps that were not learned from.",
+            stats.step_time_error_ratio,
+        )
         units = GaugeMetricFamily("hocket_cache_units", "Units of the cache pool.", labels=["state"])
         units.add_metric(["free"], stats.num_free_units)
         units.add_metric(["cached"], stats.num_cached_units)

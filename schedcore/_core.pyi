@@ -78,6 +78,7 @@ class Estimates:
         costs: _core_algorithms.StepCosts | None = None,
         host_bytes_per_second: float = 0.0,
         unit_bytes: float = 0.0,
+        latency_deviation: float = 0.3,
     ) -> None: ...
     @property
     def latency(self) -> _core_algorithms.LatencyModel: ...
@@ -145,7 +146,7 @@ class Scheduler:
     def stats(self) -> dict[str, Any]:
         """num_running, num_waiting (lists per class), num_waiting_tokens, num_units, num_free_units, num_cached_units,
         num_steps, num_prompt_tokens, num_output_tokens, num_cached_prompt_tokens, num_queried_prompt_tokens,
-        num_preemptions, num_evicted_blocks, num_finished (list per FinishReason)."""
+        num_preemptions, num_evicted_blocks, num_finished (list per FinishReason), step_time_error_ratio."""
     def latency(self) -> dict[str, Any]:
         """model (LatencyModel), mean_relative_error, num_held_out, num_observed: cpp/core/latency_refiner.h."""
     def check_invariants(self) -> None:

@@ -17,7 +17,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dtype: str = "auto"  # weights and cache; auto: the checkpoint's
     device: str = "auto"  # cpu, cuda, cuda:N; auto: cuda if there is one
     max_model_len: int | None = None  # tokens; None: the checkpoint's limit, or what fits the cache
-    policy: str = "fcfs"
+    policy: str = "hocket"
+    max_wait_ms: float = 60_000  # without a token; then an online request is served before all others
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     seed: int = 0  # for requests without one
@@ -39,6 +40,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _require(1 <= self.block_size <= 256, "block_size must be between 1 and 256")
         for name in ("layers_per_unit", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        _require(self.max_wait_ms >= 0, "max_wait_ms must not be negative")
         for name in ("max_model_len", "cache_memory_bytes", "num_threads"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} must be at least 1")

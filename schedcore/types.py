@@ -156,3 +156,4 @@ class EngineStats(msgspec.Struct, frozen=True):
     schedule_seconds: float  # sum over steps in the core's schedule()
     commit_seconds: float  # sum over steps in the core's commit()
     execute_seconds: float  # sum over steps in the executor
+    step_time_error_ratio: float = 0.0  # predicted against measured, mean over recent held-out steps

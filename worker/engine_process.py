@@ -15,7 +15,7 @@ from schedcore import wire
 from schedcore._core import Scheduler
 from schedcore.config import EngineConfig
 from schedcore.decision_record import check_new
-from schedcore.latency_profile import read_profile
+from schedcore.latency_profile import LatencyProfile, read_profile
 from schedcore.model_path import ModelNotFoundError
 from schedcore.recipe import Recipe
 from schedcore.recording_scheduler import RecordingScheduler
@@ -23,13 +23,14 @@ from schedcore.types import EngineInfo
 from worker.engine import Engine, EngineLimits
 from worker.engine_server import EngineServer
 from worker.errors import WorkerError
+from worker.first_estimate import first_estimate
 from worker.gateway_link import GatewayLink
 from worker.loaded_runner import LoadedRunner, load_runner
-from worker.memory import MemoryPlan
-from worker.models.model_config import ModelConfig
 
 logger = logging.getLogger("worker")
 
+# How far off the scheduler takes a coefficient of its latency model to be, relative, before it has measured steps.
+CALIBRATED_DEVIATION, UNMEASURED_DEVIATION = 0.3, 2.0
 FAREWELL_MS = 1000  # that a gateway may take to say Hello to an engine that could not start
 
 
@@ -63,8 +64,7 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Engine, EngineIn
     """Raises WorkerError, ModelNotFoundError or ValueError for a wrong configuration or checkpoint."""
     if config.decision_record is not None:
         check_new(Path(config.decision_record))
-    if config.latency_profile is not None:
-        read_profile(Path(config.latency_profile))
+    profile = None if config.latency_profile is None else read_profile(Path(config.latency_profile))
     loaded = load_runner(config)
     limits = EngineLimits(
         vocab_size=loaded.config.vocab_size,
@@ -72,12 +72,12 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Engine, EngineIn
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_waiting=config.max_num_waiting,
     )
-    engine = Engine(_make_core(config, loaded.config, loaded.memory), loaded.runner, limits, time.monotonic)
+    core = _make_core(config, _core_recipe(config, loaded, profile))
+    engine = Engine(core, loaded.runner, limits, time.monotonic)
     return engine, _describe(config, loaded, started)
 
 
-def _make_core(config: EngineConfig, model: ModelConfig, memory: MemoryPlan) -> Scheduler:
-    recipe = _core_recipe(config, model, memory)
+def _make_core(config: EngineConfig, recipe: Recipe) -> Scheduler:
     if config.decision_record is not None:
         logger.info("recording decisions and prompts (as token ids) in %s", config.decision_record)
         return RecordingScheduler(recipe, Path(config.decision_record))
@@ -86,12 +86,13 @@ def _make_core(config: EngineConfig, model: ModelConfig, memory: MemoryPlan) -> 
     return core
 
 
-def _core_recipe(config: EngineConfig, model: ModelConfig, memory: MemoryPlan) -> Recipe:
+def _core_recipe(config: EngineConfig, loaded: LoadedRunner, profile: LatencyProfile | None) -> Recipe:
+    memory = loaded.memory
     settings = Recipe(
         "SchedulerConfig",
         {
             "num_units": memory.num_units,
-            "num_layers": model.num_layers,
+            "num_layers": loaded.config.num_layers,
             "layers_per_unit": memory.layers_per_unit,
             "block_size": config.block_size,
             "max_num_seqs": config.max_num_seqs,
@@ -101,9 +102,22 @@ def _core_recipe(config: EngineConfig, model: ModelConfig, memory: MemoryPlan) -
             "policy": config.policy,
             "enable_prefix_caching": config.enable_prefix_caching,
             "enable_chunked_prefill": config.enable_chunked_prefill,
+            "max_wait_ms": config.max_wait_ms,
+            "refine_latency": True,
         },
     )
-    return Recipe("Scheduler", {"config": settings})
+    return Recipe("Scheduler", {"config": settings, "estimates": _estimates_recipe(loaded, profile)})
+
+
+def _estimates_recipe(loaded: LoadedRunner, profile: LatencyProfile | None) -> Recipe:
+    coefficients = first_estimate(loaded) if profile is None else profile.coefficients
+    form = "corrected" if profile is None else profile.form
+    latency = Recipe(
+        "LatencyModel",
+        {"form": form, "coefficients": Recipe("LatencyCoefficients", msgspec.structs.asdict(coefficients))},
+    )
+    deviation = UNMEASURED_DEVIATION if profile is None else CALIBRATED_DEVIATION
+    return Recipe("Estimates", {"latency": latency, "latency_deviation": deviation})
 
 
 def _describe(config: EngineConfig, loaded: LoadedRunner, started: float) -> EngineInfo:

@@ -33,6 +33,7 @@ class LoadedRunner:
     device: torch.device
     memory: MemoryPlan
     pool: UnitPool
+    model: DecoderModel
     runner: ModelRunner
 
     @property
@@ -60,7 +61,7 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
         max_num_batched_tokens=config.max_num_batched_tokens,
         seed=config.seed,
     )
-    return LoadedRunner(folder, model_config, dtype, device, memory, pool, runner)
+    return LoadedRunner(folder, model_config, dtype, device, memory, pool, model, runner)
 
 
 def _resolve_device(name: str) -> torch.device:

@@ -63,15 +63,16 @@ void bind_config(py::module_& module) {
 
   py::class_<Estimates>(module, "Estimates")
       .def(py::init([](const std::optional<LatencyModel>& latency, const std::optional<StepCosts>& costs,
-                       double host_bytes_per_second, double unit_bytes) {
+                       double host_bytes_per_second, double unit_bytes, double latency_deviation) {
+             if (!(latency_deviation > 0)) throw py::value_error("latency_deviation must be positive");
              if (!(host_bytes_per_second >= 0) || !(unit_bytes >= 0)) {
                throw py::value_error("host_bytes_per_second and unit_bytes must not be negative");
              }
-             return Estimates{latency.value_or(LatencyModel()), costs.value_or(StepCosts()), host_bytes_per_second,
-                              unit_bytes};
+             return Estimates{latency.value_or(LatencyModel()), latency_deviation, costs.value_or(StepCosts()),
+                              host_bytes_per_second, unit_bytes};
            }),
            py::kw_only(), "latency"_a = py::none(), "costs"_a = py::none(), "host_bytes_per_second"_a = 0.0,
-           "unit_bytes"_a = 0.0)
+           "unit_bytes"_a = 0.0, "latency_deviation"_a = Estimates().latency_deviation)
       .def_property_readonly("latency", [](const Estimates& self) { return self.latency; });
 }
 

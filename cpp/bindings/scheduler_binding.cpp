@@ -117,7 +117,8 @@ py::dict stats(SchedulerObject& object) {
                   "num_cached_prompt_tokens"_a = counters.num_cached_prompt_tokens,
                   "num_queried_prompt_tokens"_a = counters.num_queried_prompt_tokens,
                   "num_preemptions"_a = counters.num_preemptions, "num_evicted_blocks"_a = stats.num_evicted_blocks,
-                  "num_finished"_a = counters.num_finished);
+                  "num_finished"_a = counters.num_finished,
+                  "step_time_error_ratio"_a = object.scheduler().latency().mean_relative_error());
 }
 
 py::dict latency(SchedulerObject& object) {

@@ -8,6 +8,7 @@ namespace hocket {
 
 struct Estimates {
   LatencyModel latency;              // without coefficients: nothing is known, and no step is cut for time
+  double latency_deviation = 0.3;    // how far off a coefficient may be, relative; larger: refinement follows faster
   StepCosts costs;                   // for the b/r solver; flops_per_second 0: unknown
   double host_bytes_per_second = 0;  // each way; 0: unknown
   double unit_bytes = 0;

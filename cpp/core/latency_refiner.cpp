@@ -32,7 +32,8 @@ void LatencyRefiner::observe(const BatchFeatures& features, double seconds) {
   const double credible = std::clamp(seconds, predicted - surprise, predicted + surprise);
   estimate_.update(model_.regressors(features), credible, 1.0 / (credible * credible));
   LatencyModel::Linear linear;
-  std::copy(estimate_.theta().begin(), estimate_.theta().end(), linear.begin());
+  // No cost is negative, whatever the measurements of one kind of step say.
+  std::ranges::transform(estimate_.theta(), linear.begin(), [](double theta) { return std::max(theta, 0.0); });
   model_.set_linear(linear);
 }
 

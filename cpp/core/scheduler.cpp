@@ -20,12 +20,12 @@ Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
     : config_(validated(config)),
       policy_(make_policy(config)),
       estimates_(estimates),
-      refiner_(estimates.latency),
+      refiner_(estimates.latency, {.prior_deviation = estimates.latency_deviation}),
       memory_(config, policy_->has_task_aware_eviction()) {
   if (policy_->needs_offline_queue()) offline_ = std::make_unique<OfflineQueue>(config_, &requests_, &memory_);
   PlanWriter::reserve(config.max_num_seqs, config.max_num_batched_tokens, &plan_);
   output_.reserve(config.max_num_seqs);
-  running_.reserve(config.max_num_seqs);
+  for (auto* slots : {&running_, &preempted_, &victims_, &displaced_}) slots->reserve(config.max_num_seqs);
 }
 
 // ---- requests come and go ----

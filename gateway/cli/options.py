@@ -94,6 +94,12 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: auto, cuda if there is one)")
     group.add_argument("--scheduling-policy", choices=POLICIES, help=f"who runs first (default: {default.policy})")
     group.add_argument(
+        "--max-wait-ms",
+        type=float,
+        metavar="MS",
+        help=f"without a token; then an online request goes first (default: {default.max_wait_ms:g})",
+    )
+    group.add_argument(
         "--max-num-seqs", type=int, metavar="N", help=f"requests in one step (default: {default.max_num_seqs})"
     )
     group.add_argument(
