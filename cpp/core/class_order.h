@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "policy.h"
+#include "residents.h"
 
 namespace hocket {
 
@@ -13,14 +14,22 @@ inline bool precedes_by_class(const RequestTable& requests, Slot a, Slot b) {
          std::tie(requests.request_class[b], requests.arrival_time[b], requests.sequence[b]);
 }
 
-// A waiting online request may displace offline ones. A running request takes from its own class and those below.
-inline void victims_by_class(const Snapshot& snapshot, Slot needy, std::vector<Slot>* victims) {
+// Whose wait has been too long once is among the online requests until it ends.
+inline int32_t rank_of(const RequestTable& requests, Slot slot) {
+  return requests.is_starved[slot] ? kOnlineClass : requests.request_class[slot];
+}
+
+// A waiting online request may displace offline ones, and so may one that starves. A running request takes from its own
+// class and those below.
+inline void victims_by_class(const SchedulerConfig& config, const Snapshot& snapshot, Slot needy,
+                             std::vector<Slot>* victims) {
   const RequestTable& requests = snapshot.requests;
   const bool is_waiting = requests.state[needy] == RequestState::kWaiting;
+  const bool is_first = is_waiting && is_starving(config, requests, needy, snapshot.now);
+  const int32_t rank = is_first ? kOnlineClass : rank_of(requests, needy);
   for (const Slot slot : snapshot.running) {
-    const bool is_below = requests.request_class[slot] > requests.request_class[needy];
-    const bool is_equal = requests.request_class[slot] == requests.request_class[needy];
-    if (is_below || (is_equal && !is_waiting)) victims->push_back(slot);
+    const int32_t other = rank_of(requests, slot);
+    if (other > rank || (other == rank && !is_waiting)) victims->push_back(slot);
   }
 }
 

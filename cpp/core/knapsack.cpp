@@ -113,6 +113,7 @@ bool Knapsack::place_everything() {
 void Knapsack::place_starving() {
   const KnapsackCandidates& c = candidates_;
   starving_.clear();
+  starving_.reserve(c.flags.size());
   for (uint32_t i = 0; i < c.flags.size(); ++i) {
     if (c.flags[i] & KnapsackCandidates::kMustSchedule) starving_.push_back(i);
   }

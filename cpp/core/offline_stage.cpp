@@ -25,6 +25,17 @@ std::span<const Slot> waiting_offline(const Snapshot& snapshot) {
   return snapshot.waiting.subspan(num_online(snapshot));
 }
 
+// A request that was preempted may have waited less than one that came after it and was never served. Behind the first
+// such one nobody has waited longer.
+Slot starving_offline(const SchedulerConfig& config, const Snapshot& snapshot) {
+  const RequestTable& requests = snapshot.requests;
+  for (const Slot slot : waiting_offline(snapshot)) {
+    if (is_starving(config, requests, slot, snapshot.now)) return slot;
+    if (requests.num_output_tokens(slot) == 0) break;
+  }
+  return kNone;
+}
+
 OfflineStage::OfflineStage(const SchedulerConfig& config, PlanObjective objective)
     : config_(config),
       objective_(objective),
@@ -55,7 +66,9 @@ void OfflineStage::fill_in_order(const Snapshot& snapshot, std::span<const Slot>
     if (requests.num_uncomputed_tokens(slot) > 1 && builder->prefill(slot, {}, is_whole) == 0) return;
   }
   auto num_rows = snapshot.memory.num_free_rows();
+  const Slot starving = starving_offline(config_, snapshot);
   for (const Slot slot : waiting_offline(snapshot)) {
+    if (slot == starving) continue;
     if (num_rows-- == 0 || builder->tokens_left() == 0 || builder->prefill(slot, {}, is_whole) == 0) return;
   }
 }
@@ -80,7 +93,9 @@ void OfflineStage::gather(const Snapshot& snapshot, std::span<const Slot> runnin
   waiting_.clear();
   const auto typical = running.empty() ? 1 : static_cast<int32_t>(num_tokens / static_cast<int64_t>(running.size()));
   snapshot.offline->candidates(std::max(1, typical), kMaxWaiting, &waiting_);
+  const Slot starving = starving_offline(config_, snapshot);
   for (const Slot slot : waiting_) {
+    if (slot == starving) continue;
     // A prompt is seated with all of its memory, not with the first chunk's.
     if (units_needed(config_, snapshot, slot).kv > room) continue;
     const int32_t num_cached = snapshot.offline->num_cached_tokens(slot);

@@ -41,4 +41,8 @@ class OfflineStage {
 std::span<const Slot> waiting_offline(const Snapshot& snapshot);
 std::span<const Slot> waiting_online(const Snapshot& snapshot);
 
+// Of those the first to arrive if it starves, or kNone. It is served before the stage's turn, and the stage leaves it
+// out.
+Slot starving_offline(const SchedulerConfig& config, const Snapshot& snapshot);
+
 }  // namespace hocket

@@ -106,7 +106,8 @@ PlanSearch::Outcome PlanSearch::evaluate() {
                            totals_.num_requests <= budgets_.max_requests && taken <= available;
   const double net = totals_.benefit - punishment();
   if (options_.objective == PlanObjective::kBenefit) return {net, seconds, is_feasible};
-  return {seconds > 0.0 ? net / seconds : 0.0, seconds, is_feasible};
+  // Without a latency model every plan takes 0 seconds: then the benefit alone counts.
+  return {net / (seconds > 0.0 ? seconds : 1.0), seconds, is_feasible};
 }
 
 // Moves if that is better.

@@ -80,17 +80,21 @@ class AptPolicy final : public Policy {
 
   uint8_t flags(const Snapshot& snapshot, Slot slot) const {
     const RequestTable& requests = snapshot.requests;
-    const bool is_starving =
-        requests.is_starved[slot] || requests.pending_seconds(slot, snapshot.now) * 1000 > config_.max_wait_ms;
+    const bool is_starving = hocket::is_starving(config_, requests, slot, snapshot.now);
     const bool is_late = is_past_target(requests, slot, snapshot.now);
     return static_cast<uint8_t>((is_starving ? KnapsackCandidates::kMustSchedule : 0) |
                                 (is_late ? KnapsackCandidates::kPastTarget : 0));
   }
 
   void add(const Snapshot& snapshot, Slot slot, bool is_running) {
-    const auto value = static_cast<float>(snapshot.requests.pending_seconds(slot, snapshot.now));
+    const RequestTable& requests = snapshot.requests;
+    const uint8_t flags = this->flags(snapshot, slot);
+    // The knapsack takes those that starve by their value: the oldest first.
+    const bool is_starving = flags & KnapsackCandidates::kMustSchedule;
+    const double since = is_starving ? requests.arrival_time[slot] : requests.last_token_time[slot];
+    const auto value = static_cast<float>(snapshot.now - since);
     const auto keep = is_running ? static_cast<float>(rebuild_seconds(config_, snapshot, slot)) : 0.0F;
-    residents_.add(snapshot, slot, value, keep, flags(snapshot, slot));
+    residents_.add(snapshot, slot, value, keep, flags);
   }
 
   // Returns the units that are left.
@@ -100,16 +104,33 @@ class AptPolicy final : public Policy {
       add(snapshot, slot, true);
       capacity += snapshot.memory.num_held_units(snapshot.requests.row[slot]);
     }
+    if (const Slot starving = starving_waiting(snapshot); starving != kNone) {
+      // Who is to come in must find the headroom that an admission leaves (device_memory.h).
+      add(snapshot, starving, false);
+      const int64_t headroom = (std::ssize(snapshot.running) + 1) * config_.units_per_block();
+      capacity = std::max<int64_t>(capacity - headroom, residents_.kv_units(residents_.size() - 1));
+    }
     const KnapsackResult result = residents_.solve(capacity);
     for (size_t i = 0; i < result.choices.size(); ++i) change_running(snapshot, i, result.choices[i], composition);
     return capacity - result.units;
+  }
+
+  // The oldest request that starves, if it waits; kNone if it runs already, or there is none.
+  Slot starving_waiting(const Snapshot& snapshot) const {
+    const auto starves = [&](Slot slot) { return is_starving(config_, snapshot.requests, slot, snapshot.now); };
+    const auto waiting = std::ranges::find_if(snapshot.waiting, starves);
+    if (waiting == snapshot.waiting.end()) return kNone;
+    const auto is_older = [&](Slot slot) { return starves(slot) && precedes(snapshot.requests, slot, *waiting); };
+    return std::ranges::any_of(snapshot.running, is_older) ? kNone : *waiting;
   }
 
   void decide_waiting(const Snapshot& snapshot, int64_t capacity, Composition* composition) {
     if (!composition->preemptions.empty()) return;  // memory is short as it is
     residents_.begin(snapshot);
     const auto num_offered = std::min<size_t>(snapshot.waiting.size(), config_.max_num_seqs);
-    for (const Slot slot : snapshot.waiting.first(num_offered)) add(snapshot, slot, false);
+    for (const Slot slot : snapshot.waiting.first(num_offered)) {
+      if (chosen_.empty() || chosen_.front().slot != slot) add(snapshot, slot, false);
+    }
     const auto choices = residents_.solve(capacity).choices;
     for (size_t i = 0; i < choices.size(); ++i) {
       if (choices[i] != kSkip) admit(i, choices[i]);
@@ -118,6 +139,10 @@ class AptPolicy final : public Policy {
 
   void change_running(const Snapshot& snapshot, size_t i, uint8_t choice, Composition* composition) {
     const Slot slot = residents_.slot(i);
+    if (snapshot.requests.row[slot] == kNone) {
+      if (choice != kSkip) admit(i, choice);
+      return;
+    }
     const CacheKind kind = snapshot.memory.form(snapshot.requests.row[slot]).kind;
     if (choice == kSkip) {
       composition->preemptions.push_back(slot);
@@ -139,8 +164,9 @@ class AptPolicy final : public Policy {
   void admit(size_t i, uint8_t choice) {
     const CacheForm form{choice == kHidden ? CacheKind::kHidden : CacheKind::kKv, 0};
     const bool is_late = residents_.flags(i) & KnapsackCandidates::kPastTarget;
-    const float weight = is_late ? static_cast<float>(decay()) : 1.0F;
     const bool is_starving = residents_.flags(i) & KnapsackCandidates::kMustSchedule;
+    float weight = is_late ? static_cast<float>(decay()) : 1.0F;
+    if (is_starving) weight = static_cast<float>(residents_.kv_units(i));  // the oldest first, however large
     chosen_.push_back({residents_.slot(i), weight * residents_.density(i), is_starving, form});
   }
 

@@ -6,7 +6,8 @@
 //   echo   and cached blocks that pending offline requests will use are kept longest, and memory for online bursts is
 //          left free
 //
-// Memory goes to online requests first; an offline request never displaces anybody.
+// Memory goes to online requests first; an offline request never displaces one. An offline request that has waited
+// max_offline_wait_ms is served as if it were the first of the online ones, one such request at a time.
 
 #include <algorithm>
 
@@ -37,9 +38,13 @@ class EchoPolicy final : public Policy {
     return precedes_by_class(requests, a, b);
   }
   void victims(const Snapshot& snapshot, Slot needy, std::vector<Slot>* victims) const override {
-    victims_by_class(snapshot, needy, victims);
+    victims_by_class(config_, snapshot, needy, victims);
   }
-  bool yields_before(const RequestTable& requests, Slot a, Slot b) const override { return precedes(requests, b, a); }
+  bool yields_before(const RequestTable& requests, Slot a, Slot b) const override {
+    const int32_t rank_a = rank_of(requests, a);
+    const int32_t rank_b = rank_of(requests, b);
+    return rank_a != rank_b ? rank_a > rank_b : precedes(requests, b, a);
+  }
 
   void compose(const Snapshot& snapshot, Composition* composition) override {
     split(snapshot);
@@ -62,7 +67,7 @@ class EchoPolicy final : public Policy {
     running_online_.clear();
     running_offline_.clear();
     for (const Slot slot : snapshot.running) {
-      const bool is_online = snapshot.requests.request_class[slot] == kOnlineClass;
+      const bool is_online = rank_of(snapshot.requests, slot) == kOnlineClass;
       (is_online ? running_online_ : running_offline_).push_back(slot);
     }
   }
@@ -78,6 +83,8 @@ class EchoPolicy final : public Policy {
     for (const Slot slot : running_online_) {
       if (snapshot.requests.num_uncomputed_tokens(slot) > 1 && !prefill(slot)) return;
     }
+    const Slot starving = starving_offline(config_, snapshot);
+    if (starving != kNone && !prefill(starving)) return;
     for (const Slot slot : waiting_online(snapshot)) {
       if (!prefill(slot)) return;
     }

@@ -11,7 +11,8 @@
 //
 // Starvation: a request that has waited max_wait_ms goes first, oldest first, and keeps its place until it ends. Such
 // requests get at most a share of the memory together, but always at least one of them is served. So a request waits
-// no longer than max_wait_ms plus the time that older starving ones take in that share.
+// no longer than max_wait_ms plus the time that older starving ones take in that share, and until a row is free. An
+// offline request that has waited max_offline_wait_ms is one of them; one at a time comes in.
 //
 // Each stage can be switched off (config.h).
 
@@ -47,11 +48,14 @@ class HocketPolicy final : public Policy {
     return precedes_by_class(requests, a, b);
   }
   void victims(const Snapshot& snapshot, Slot needy, std::vector<Slot>* victims) const override {
-    victims_by_class(snapshot, needy, victims);
+    victims_by_class(config_, snapshot, needy, victims);
   }
-  // Offline ones first, then those that are late, then the last to arrive.
+  // Offline ones first, then those that are late, then the last to arrive; those that starved after all others.
   bool yields_before(const RequestTable& requests, Slot a, Slot b) const override {
-    const auto rank = [&](Slot slot) { return std::tie(requests.request_class[slot], requests.is_late[slot]); };
+    const auto rank = [&](Slot slot) {
+      const bool is_late = requests.is_late[slot] && !requests.is_starved[slot];
+      return std::make_tuple(!requests.is_starved[slot], rank_of(requests, slot), is_late);
+    };
     return rank(a) != rank(b) ? rank(a) > rank(b) : precedes(requests, b, a);
   }
 
@@ -84,7 +88,7 @@ class HocketPolicy final : public Policy {
     online_units_ = 0;
     for (const Slot slot : snapshot.running) {
       const int32_t num_held = snapshot.memory.num_held_units(requests.row[slot]);
-      if (requests.request_class[slot] != kOnlineClass) {
+      if (rank_of(requests, slot) != kOnlineClass) {
         running_offline_.push_back(slot);
         offline_units_ += num_held;
         continue;
@@ -100,32 +104,36 @@ class HocketPolicy final : public Policy {
 
   Prompt prompt(const Snapshot& snapshot, Slot slot, CacheForm form) const {
     const RequestTable& requests = snapshot.requests;
+    // Of those that starve, the oldest first.
+    if (is_starving(snapshot, slot)) return {slot, true, false, requests.arrival_time[slot], form};
     const double deadline = requests.deadline(slot);
-    return {slot, is_starving(snapshot, slot), requests.is_late[slot] || deadline < snapshot.now, deadline, form};
+    return {slot, false, requests.is_late[slot] || deadline < snapshot.now, deadline, form};
   }
 
   bool is_starving(const Snapshot& snapshot, Slot slot) const {
-    return snapshot.requests.is_starved[slot] ||
-           snapshot.requests.pending_seconds(slot, snapshot.now) * 1000 > config_.max_wait_ms;
+    return hocket::is_starving(config_, snapshot.requests, slot, snapshot.now);
   }
 
   // ---- 1 ----
 
   void pick_residents(const Snapshot& snapshot, Composition* composition) {
-    const auto waiting = waiting_online(snapshot);
+    waiting_.clear();
+    if (const Slot starving = starving_offline(config_, snapshot); starving != kNone) waiting_.push_back(starving);
+    const auto online = waiting_online(snapshot);
+    waiting_.insert(waiting_.end(), online.begin(), online.end());
     int64_t num_wanted = snapshot.memory.num_promised_units();
-    for (const Slot slot : waiting) num_wanted += units_needed(config_, snapshot, slot).kv;
+    for (const Slot slot : waiting_) num_wanted += units_needed(config_, snapshot, slot).kv;
     const auto num_running = static_cast<int64_t>(snapshot.running.size());
-    const int64_t headroom = (num_running + std::ssize(waiting) + 1) * config_.units_per_block();
+    const int64_t headroom = (num_running + std::ssize(waiting_) + 1) * config_.units_per_block();
     const bool is_enough = num_wanted + headroom <= snapshot.memory.num_available_units() + offline_units_;
     if (is_enough || !config_.enable_residents) {
-      for (const Slot slot : waiting) prompts_.push_back(prompt(snapshot, slot, {}));
+      for (const Slot slot : waiting_) prompts_.push_back(prompt(snapshot, slot, {}));
       return;
     }
-    solve(snapshot, waiting, composition);
+    solve(snapshot, composition);
   }
 
-  void solve(const Snapshot& snapshot, std::span<const Slot> waiting, Composition* composition) {
+  void solve(const Snapshot& snapshot, Composition* composition) {
     const RequestTable& requests = snapshot.requests;
     const float step_seconds = static_cast<float>(std::max(kLeastStepSeconds, builder_.seconds()));
     const auto num_online = static_cast<float>(decoding_.size() + prompts_.size());
@@ -147,9 +155,10 @@ class HocketPolicy final : public Policy {
     };
     for (const Slot slot : decoding_) add(slot);
     for (const Prompt& p : prompts_) add(p.slot);
-    for (const Slot slot : waiting) add(slot);
-    const int64_t capacity = snapshot.memory.num_available_units() + online_units_ + offline_units_;
+    for (const Slot slot : waiting_) add(slot);
+    int64_t capacity = snapshot.memory.num_available_units() + online_units_ + offline_units_;
     mark_starving(snapshot, static_cast<int64_t>(kStarvingShare * static_cast<double>(capacity)));
+    capacity = std::max(capacity - headroom_for_starving(snapshot), starving_.empty() ? 0 : units_of_oldest());
     apply(snapshot, residents_.solve(capacity).choices, composition);
   }
 
@@ -173,6 +182,17 @@ class HocketPolicy final : public Policy {
       is_first = false;
     }
   }
+
+  // Who is to come in must find the headroom that an admission leaves (device_memory.h), or the others would keep it
+  // out.
+  int64_t headroom_for_starving(const Snapshot& snapshot) const {
+    const bool any_waits = std::ranges::any_of(starving_, [&](size_t i) {
+      return snapshot.requests.row[residents_.slot(i)] == kNone &&
+             (residents_.flags(i) & KnapsackCandidates::kMustSchedule);
+    });
+    return any_waits ? (std::ssize(snapshot.running) + 1) * config_.units_per_block() : 0;
+  }
+  int64_t units_of_oldest() const { return residents_.kv_units(starving_.front()); }
 
   void apply(const Snapshot& snapshot, std::span<const uint8_t> choices, Composition* composition) {
     prompts_.clear();
@@ -229,6 +249,7 @@ class HocketPolicy final : public Policy {
   // Of the current step
   std::vector<Slot> decoding_;   // online
   std::vector<Prompt> prompts_;  // online, under way or to be admitted
+  std::vector<Slot> waiting_;    // online, and who starves of the offline ones
   std::vector<Slot> running_offline_;
   std::vector<size_t> starving_;  // candidates
   int64_t online_units_ = 0;      // held by running requests

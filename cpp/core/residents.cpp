@@ -8,12 +8,19 @@ UnitsNeeded units_needed(const SchedulerConfig& config, const Snapshot& snapshot
   const RequestTable& requests = snapshot.requests;
   const int32_t num_blocks = requests.num_tokens[slot] / config.block_size + 1;
   const Row row = requests.row[slot];
-  const int32_t num_shared =
-      row == kNone ? requests.num_cached_hint[slot] / config.block_size : snapshot.memory.num_shared_blocks(row);
+  const bool is_whole = row == kNone && is_starving(config, requests, slot, snapshot.now);
+  const int32_t num_hinted = is_whole ? 0 : requests.num_cached_hint[slot] / config.block_size;
+  const int32_t num_shared = row == kNone ? num_hinted : snapshot.memory.num_shared_blocks(row);
   const int32_t num_own = std::max(1, num_blocks - num_shared);
   const int32_t kv = num_own * config.units_per_block();
   if (config.hidden_units_per_group == 0 || num_own == 1) return {kv, kv};
   return {kv, num_own * config.hidden_units_per_block()};
+}
+
+bool is_starving(const SchedulerConfig& config, const RequestTable& requests, Slot slot, double now) {
+  const bool is_online = requests.request_class[slot] == kOnlineClass;
+  const double max_wait_ms = is_online ? config.max_wait_ms : config.max_offline_wait_ms;
+  return requests.is_starved[slot] || requests.pending_seconds(slot, now) * 1000 > max_wait_ms;
 }
 
 bool is_past_target(const RequestTable& requests, Slot slot, double now) {

@@ -1,7 +1,8 @@
 // The candidates of a knapsack (knapsack.h), gathered from running and waiting requests.
 //
 // m_i, the units that a candidate needs after this step: all of its known tokens and the next one, but for the blocks
-// that were cached when it was admitted, or when it began to wait.
+// that were cached when it was admitted, or when it began to wait. One that starves is counted whole: what it would
+// find cached may be gone by now, and is taken from what is available if it is not.
 //
 // Thread safety: none. No allocation once as many candidates have been seen.
 #pragma once
@@ -22,6 +23,9 @@ struct UnitsNeeded {
   int32_t hidden;
 };
 UnitsNeeded units_needed(const SchedulerConfig& config, const Snapshot& snapshot, Slot slot);
+
+// Whether the request has waited for longer than its class may without a token, or was admitted so and has not ended.
+bool is_starving(const SchedulerConfig& config, const RequestTable& requests, Slot slot, double now);
 
 // Whether the request has missed a target that it cannot make up for: its own last gap or first token included.
 bool is_past_target(const RequestTable& requests, Slot slot, double now);

@@ -30,7 +30,9 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 namespace hocket {
 namespace {
 
-void expect_no_allocation_when_decoding(const char* policy, bool enable_prefix_caching) {
+constexpr const char* kPolicies[] = {"fcfs", "priority", "apt", "bs", "bs_e", "bs_es", "echo", "ellm", "hocket"};
+
+SchedulerConfig small_config(const char* policy) {
   SchedulerConfig config;
   config.num_units = 8000;
   config.num_layers = 8;
@@ -39,20 +41,38 @@ void expect_no_allocation_when_decoding(const char* policy, bool enable_prefix_c
   config.max_num_batched_tokens = 64;
   config.max_model_len = 200;
   config.policy = policy;
-  config.enable_prefix_caching = enable_prefix_caching;
-  Scheduler scheduler(config);
+  return config;
+}
+
+// 10 ms and 0.1 ms per token.
+Estimates known_seconds() {
+  LatencyCoefficients k;
+  k.step_base = 0.01;
+  k.prefill_token = 1e-4;
+  k.decode_seq = 1e-4;
+  Estimates estimates;
+  estimates.latency = LatencyModel(LatencyForm::kCorrected, k);
+  return estimates;
+}
+
+void expect_no_allocation_when_decoding(const SchedulerConfig& config, const Estimates& estimates) {
+  Scheduler scheduler(config, estimates);
   for (int32_t id = 0; id < 32; ++id) {
     const std::vector<int32_t> prompt(8, id);
     RequestSpec spec;
     spec.id = id;
     spec.prompt = prompt;
     spec.max_tokens = 1000;
+    spec.request_class = id % 2;
+    spec.itl_target = 10.0;
     scheduler.add_request(spec);
   }
   const std::vector<int32_t> sampled(32, 7);
+  double now = 0.0;
   const auto step = [&] {
-    const BatchPlan& plan = scheduler.schedule(0.0);
-    scheduler.commit({sampled.data(), plan.sample_seqs.size()}, 0.0);
+    const BatchPlan& plan = scheduler.schedule(now);
+    now += 0.02;
+    scheduler.commit({sampled.data(), plan.sample_seqs.size()}, now);
     return plan.num_seqs();
   };
   for (int32_t i = 0; i < 40; ++i) step();
@@ -62,10 +82,64 @@ void expect_no_allocation_when_decoding(const char* policy, bool enable_prefix_c
   CHECK_EQ(num_allocations - before, 0);
 }
 
-TEST(allocation, decoding_allocates_nothing) { expect_no_allocation_when_decoding("fcfs", true); }
-TEST(allocation, decoding_by_priority_allocates_nothing) { expect_no_allocation_when_decoding("priority", true); }
+TEST(allocation, decoding_allocates_nothing) {
+  for (const char* policy : kPolicies) expect_no_allocation_when_decoding(small_config(policy), known_seconds());
+}
+TEST(allocation, decoding_without_a_latency_model_allocates_nothing) {
+  for (const char* policy : kPolicies) expect_no_allocation_when_decoding(small_config(policy), Estimates());
+}
 TEST(allocation, decoding_without_a_prefix_cache_allocates_nothing) {
-  expect_no_allocation_when_decoding("fcfs", false);
+  for (const char* policy : kPolicies) {
+    SchedulerConfig config = small_config(policy);
+    config.enable_prefix_caching = false;
+    expect_no_allocation_when_decoding(config, known_seconds());
+  }
+}
+
+// Online and offline requests come and go, in three families of prompts; add_request() may allocate, steps may not.
+int64_t num_allocations_of_steps(const SchedulerConfig& config, int32_t num_live) {
+  Scheduler scheduler(config, known_seconds());
+  const std::vector<int32_t> sampled(config.max_num_seqs, 7);
+  uint64_t next_id = 0;
+  double now = 0.0;
+  int64_t num_in_steps = 0;
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 6000; ++i) {
+    const auto stats = scheduler.stats();
+    int64_t live = 0;
+    for (const auto* counts : {&stats.num_running, &stats.num_waiting}) {
+      for (const int64_t count : *counts) live += count;
+    }
+    for (; live < num_live; ++live) {
+      const auto id = static_cast<int32_t>(next_id);
+      prompt.resize(5 + id * 7 % 60);
+      for (size_t k = 0; k < prompt.size(); ++k) prompt[k] = 1000 * (id % 3) + static_cast<int32_t>(k) / 20 * (id % 5);
+      RequestSpec spec;
+      spec.id = next_id++;
+      spec.prompt = prompt;
+      spec.max_tokens = 1 + id * 11 % 40;
+      spec.request_class = id % 4 == 0 ? kOfflineClass : kOnlineClass;
+      spec.arrival_time = now;
+      spec.ttft_target = 2.0;
+      spec.itl_target = 0.05;
+      scheduler.add_request(spec);
+    }
+    const int64_t before = num_allocations;
+    const BatchPlan& plan = scheduler.schedule(now);
+    now += 0.02;
+    scheduler.commit({sampled.data(), plan.sample_seqs.size()}, now);
+    if (i >= 3000) num_in_steps += num_allocations - before;
+  }
+  return num_in_steps;
+}
+
+void expect_no_allocation_in_steps(const SchedulerConfig& config, int32_t num_live) {
+  const int64_t count = num_allocations_of_steps(config, num_live);
+  if (count > 0) throw testing::Failure(config.policy + " allocates " + std::to_string(count) + " times");
+}
+
+TEST(allocation, requests_that_come_and_go_allocate_nothing_in_the_step) {
+  for (const char* policy : kPolicies) expect_no_allocation_in_steps(small_config(policy), 20);
 }
 
 // Prompts that share prefixes come, pend, are computed and leave, in a cache too small for them.

@@ -289,12 +289,13 @@ class FakeEngine {
     }
   }
 
-  // Where the hidden states are those of the request, K and V become its K and V.
+  // Where the hidden states are those of the row's request, K and V become its K and V, also if it computes nothing in
+  // this step.
   void write_projected(const BatchPlan& plan) {
+    for (int32_t s = 0; s < plan.num_seqs(); ++s) request_of_row_[plan.rows[s]] = plan.request_ids[s];
     size_t next = 0;
     for (const Projection& projection : plan.projections) {
-      const auto s = std::ranges::find(plan.rows, projection.row) - plan.rows.begin();
-      const auto hashes = s == std::ssize(plan.rows) ? std::vector<uint64_t>{} : hashes_of(plan.request_ids[s]);
+      const auto hashes = hashes_of(request_of_row_.at(projection.row));
       for (int32_t part = 0; part < config_.hidden_units_per_block(); ++part) {
         for (int32_t k = 0; k < config_.block_size; ++k, ++next) {
           const int32_t p = projection.block_index * config_.block_size + k;
@@ -363,7 +364,8 @@ class FakeEngine {
   int64_t last_admission_ = 0;  // step_id
   std::map<uint64_t, Saved> saved_;
   std::vector<uint64_t> projected_;
-  std::vector<int32_t> tables_;  // [max_num_seqs][units_per_block][max_blocks_per_seq]
+  std::map<Row, uint64_t> request_of_row_;  // the last one
+  std::vector<int32_t> tables_;             // [max_num_seqs][units_per_block][max_blocks_per_seq]
 };
 
 }  // namespace hocket::testing
