@@ -30,11 +30,12 @@ PlanResult PlanSearch::search(const LatencyModel& model, std::span<const PlanCan
   start();
   repair();
   while (has_budget()) {
-    bool has_moved = options_.objective == PlanObjective::kBenefit && add_decodes();
+    bool has_moved = !is_by_rate() && add_decodes();
     has_moved |= improve_chunks();
     has_moved |= add_decodes();
-    has_moved |= drop_requests();
-    if (!has_moved && !displace_for_prefills()) break;
+    // By benefit, to give up work only pays where it costs others their cache.
+    if (is_by_rate() || punishment() > 0.0) has_moved |= drop_requests();
+    if (!has_moved && !(is_by_rate() && displace_for_prefills())) break;
   }
   fall_back_to_nothing();
   const Outcome outcome = evaluate();
@@ -69,7 +70,7 @@ void PlanSearch::start() {
   nothing_score_ = evaluate().score;
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const PlanCandidate& c = candidates_[i];
-    if (options_.objective == PlanObjective::kBenefit && c.remaining > 1) continue;
+    if (!is_by_rate() && c.remaining > 1) continue;
     set_tokens(static_cast<int32_t>(i), std::min(c.last_tokens, c.remaining));
   }
 }
@@ -105,7 +106,7 @@ PlanSearch::Outcome PlanSearch::evaluate() {
   const bool is_feasible = seconds <= budgets_.max_seconds && totals_.num_tokens <= budgets_.max_tokens &&
                            totals_.num_requests <= budgets_.max_requests && taken <= available;
   const double net = totals_.benefit - punishment();
-  if (options_.objective == PlanObjective::kBenefit) return {net, seconds, is_feasible};
+  if (!is_by_rate()) return {net, seconds, is_feasible};
   // Without a latency model every plan takes 0 seconds: then the benefit alone counts.
   return {net / (seconds > 0.0 ? seconds : 1.0), seconds, is_feasible};
 }

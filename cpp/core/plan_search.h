@@ -103,6 +103,7 @@ class PlanSearch {
   int64_t units(int64_t num_tokens) const;
   double benefit(const PlanCandidate& candidate, int32_t tokens) const;
   double punishment() const;
+  bool is_by_rate() const { return options_.objective == PlanObjective::kRate; }
   void start();
   void set_tokens(int32_t i, int32_t tokens);
   void count(const PlanCandidate& candidate, int32_t tokens, int32_t sign);
