@@ -47,7 +47,8 @@ format: $(VENV)/.dev ## rewrite to the house format
 	@$(BIN)/clang-format -i $(CPP_FILES)
 
 bench: $(VENV)/.dev ## tokens per second, TTFT, ITL, the core's time per step, errors of predicted step times
-	$(BIN)/python bench/core.py
+	$(BIN)/python bench/core.py --policy hocket
+	$(BIN)/python bench/core_contention.py
 	$(BIN)/python bench/algorithms.py
 	$(BIN)/python bench/kernels.py
 	$(BIN)/python bench/estimator.py --short
