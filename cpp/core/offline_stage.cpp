@@ -122,7 +122,8 @@ void OfflineStage::search(const Snapshot& snapshot, std::span<const Slot> runnin
   for (const Slot slot : running) num_promised += memory.num_promised_units(snapshot.requests.row[slot]);
   // By rate a lone request may take what others will need; by benefit the punishment says when that is wise.
   const bool is_free_only = objective_ == PlanObjective::kRate && !running.empty();
-  gather(snapshot, running, (is_free_only ? num_free : num_available) - memory.num_promised_units());
+  int64_t room = (is_free_only ? num_free : num_available) - memory.num_promised_units();
+  gather(snapshot, running, room);
   if (candidates_.empty() || builder->tokens_left() == 0) return;
   if (!snapshot.estimates.knows_latency()) return fill_in_order(snapshot, running, builder);
   PlanBudgets budgets;
@@ -139,6 +140,12 @@ void OfflineStage::search(const Snapshot& snapshot, std::span<const Slot> runnin
       search_.search(snapshot.estimates.latency, candidates_, budgets, builder->num_advanced(), builder->batch());
   for (size_t i = 0; i < candidates_.size(); ++i) {
     if (plan.tokens[i] == 0) continue;
+    // Each of them had room; the search counts their chunks, not what they will need together.
+    if (!candidates_[i].is_resident) {
+      const int32_t num_units = units_needed(config_, snapshot, slots_[i]).kv;
+      if (num_units > room) continue;
+      room -= num_units;
+    }
     composition->grants.push_back({slots_[i], plan.tokens[i], !candidates_[i].is_resident, {}});
   }
 }

@@ -78,7 +78,7 @@ class EchoPolicy final : public Policy {
       if (builder_.prefill(slot, {}, !config_.enable_chunked_prefill) > 0) return is_first = false, true;
       if (!is_first || builder_.tokens_left() == 0) return false;
       is_first = false;
-      return builder_.prefill_at_most(slot, kLeastChunk);
+      return builder_.prefill_at_most(slot, kLeastChunk, !config_.enable_chunked_prefill);
     };
     for (const Slot slot : running_online_) {
       if (snapshot.requests.num_uncomputed_tokens(slot) > 1 && !prefill(slot)) return;

@@ -224,8 +224,9 @@ class HocketPolicy final : public Policy {
     bool is_first = true;
     for (const Prompt& p : prompts_) {
       if (builder_.tokens_left() == 0) return;
-      const int32_t num_tokens = builder_.prefill(p.slot, p.form, !config_.enable_chunked_prefill);
-      if (num_tokens == 0 && (!is_first || !builder_.prefill_at_most(p.slot, kLeastChunk))) return;
+      const bool is_whole = !config_.enable_chunked_prefill;
+      const int32_t num_tokens = builder_.prefill(p.slot, p.form, is_whole);
+      if (num_tokens == 0 && (!is_first || !builder_.prefill_at_most(p.slot, kLeastChunk, is_whole))) return;
       is_first = false;
     }
   }

@@ -52,10 +52,12 @@ int32_t StepBuilder::prefill(Slot slot, CacheForm form, bool is_whole) {
   return num_tokens;
 }
 
-bool StepBuilder::prefill_at_most(Slot slot, int32_t num_tokens) {
+bool StepBuilder::prefill_at_most(Slot slot, int32_t num_tokens, bool is_whole) {
   const RequestTable& requests = snapshot_->requests;
   const int32_t context = context_of(slot);
-  num_tokens = std::min({num_tokens, requests.num_tokens[slot] - context, tokens_left_});
+  const int32_t num_left = requests.num_tokens[slot] - context;
+  if (is_whole && num_left > tokens_left_ && num_left <= snapshot_->max_num_tokens) return false;
+  num_tokens = std::min({is_whole ? num_left : num_tokens, num_left, tokens_left_});
   if (num_tokens <= 0) return false;
   batch_.add_chunk(context, num_tokens);
   grant(slot, num_tokens, requests.state[slot] == RequestState::kWaiting, {});

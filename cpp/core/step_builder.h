@@ -33,8 +33,9 @@ class StepBuilder {
   bool try_decode(Slot slot);
   // As many of the request's uncomputed tokens as fit the budgets; 0 if none do. Whole prompts all or nothing.
   int32_t prefill(Slot slot, CacheForm form, bool is_whole);
-  // So many of them, whatever time it takes, while there are tokens; false if none.
-  bool prefill_at_most(Slot slot, int32_t num_tokens);
+  // So many of them, whatever time it takes, while there are tokens; false if none. A whole prompt comes whole, unless
+  // it is longer than any step.
+  bool prefill_at_most(Slot slot, int32_t num_tokens, bool is_whole);
 
  private:
   int32_t context_of(Slot slot) const;

@@ -91,12 +91,31 @@ TEST(step_builder, the_least_chunk_asks_no_limit) {
   s.begin();
   s.builder.limit_seconds(0.001);
   CHECK_EQ(s.builder.prefill(chunk, {}, false), 0);
-  CHECK(s.builder.prefill_at_most(chunk, 20));
-  CHECK(s.builder.prefill_at_most(chunk, 100));  // no more than there are
+  CHECK(s.builder.prefill_at_most(chunk, 20, false));
+  CHECK(s.builder.prefill_at_most(chunk, 100, false));  // no more than there are
   CHECK_EQ(s.builder.tokens_left(), 14);
-  CHECK(s.builder.prefill_at_most(chunk, 20));
-  CHECK(!s.builder.prefill_at_most(chunk, 20));
+  CHECK(s.builder.prefill_at_most(chunk, 20, false));
+  CHECK(!s.builder.prefill_at_most(chunk, 20, false));
   CHECK_EQ(s.grants(), (Names{"chunk:20", "chunk:30", "chunk:14"}));
+}
+
+TEST(step_builder, the_least_chunk_of_a_whole_prompt_is_all_of_it) {
+  Step s;
+  const Slot decode = s.world.runs("decode");
+  const Slot fits = s.world.waits("fits", prompt_of(50));
+  const Slot too_long_now = s.world.waits("too long now", prompt_of(64));
+  const Slot too_long_ever = s.world.waits("too long ever", prompt_of(65));
+  const auto grants = [&](Slot slot) {
+    s.composition.clear();
+    s.begin();
+    s.builder.limit_seconds(0.001);
+    s.builder.decode(decode);
+    s.builder.prefill_at_most(slot, 20, true);
+    return s.grants();
+  };
+  CHECK_EQ(grants(fits), (Names{"decode:1", "fits+50"}));
+  CHECK_EQ(grants(too_long_now), (Names{"decode:1"}));
+  CHECK_EQ(grants(too_long_ever), (Names{"decode:1", "too long ever+63"}));
 }
 
 TEST(step_builder, what_the_cache_holds_costs_nothing_and_counts_as_advanced) {
