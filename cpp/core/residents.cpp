@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace hocket {
+namespace {
+
+// To build a token's cache again while nothing is known of times: who runs must have something for it, or equals would
+// take turns.
+constexpr double kUnknownTokenSeconds = 1e-4;
+
+}  // namespace
 
 UnitsNeeded units_needed(const SchedulerConfig& config, const Snapshot& snapshot, Slot slot) {
   const RequestTable& requests = snapshot.requests;
@@ -30,12 +37,13 @@ bool is_past_target(const RequestTable& requests, Slot slot, double now) {
 double rebuild_seconds(const SchedulerConfig& config, const Snapshot& snapshot, Slot slot) {
   const RequestTable& requests = snapshot.requests;
   const double n = requests.num_computed_tokens[slot];
-  if (config.preemption != "recompute" && config.num_host_units > 0) {
-    return snapshot.estimates.transfer_seconds(static_cast<int64_t>(n / config.block_size + 1) *
-                                               config.units_per_block());
-  }
   const LatencyCoefficients& k = snapshot.estimates.latency.coefficients();
-  return n * (k.prefill_token + k.prefill_pair * n);
+  double seconds = n * (k.prefill_token + k.prefill_pair * n);
+  if (config.preemption != "recompute" && config.num_host_units > 0) {
+    const auto num_blocks = static_cast<int64_t>(n / config.block_size + 1);
+    seconds = snapshot.estimates.transfer_seconds(num_blocks * config.units_per_block());
+  }
+  return seconds > 0 ? seconds : n * kUnknownTokenSeconds;
 }
 
 Residents::Residents(const SchedulerConfig& config)

@@ -83,6 +83,15 @@ TEST(residents, building_again_takes_the_prefill_of_what_is_computed) {
   CHECK(std::abs(rebuild_seconds(world.config, world.snapshot(), slot) - (0.020 + 0.040)) < 1e-12);
 }
 
+TEST(residents, building_again_costs_something_even_if_nothing_is_known) {
+  PolicyWorld world;
+  const Slot little = world.runs("a", 25, prompt_of(30));
+  const Slot much = world.runs("b", 1, {.num_prompt = 30, .first_token = 500});
+  const double seconds = rebuild_seconds(world.config, world.snapshot(), little);
+  CHECK(seconds > 0);
+  CHECK(rebuild_seconds(world.config, world.snapshot(), much) > seconds);
+}
+
 TEST(residents, building_again_from_the_host_takes_the_transfer) {
   SchedulerConfig config = world_config();
   config.preemption = "swap";
