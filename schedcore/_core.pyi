@@ -54,6 +54,7 @@ class SchedulerConfig:
         past_target_decay: float = 0.0,
         max_wait_ms: float = 60_000,
         max_offline_wait_ms: float = 86_400_000,
+        max_offline_step_ms: float = 250.0,
         enable_residents: bool = True,
         enable_deadlines: bool = True,
         enable_plan_search: bool = True,

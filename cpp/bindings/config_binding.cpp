@@ -52,6 +52,7 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(past_target_decay)
       .HOCKET_FIELD(max_wait_ms)
       .HOCKET_FIELD(max_offline_wait_ms)
+      .HOCKET_FIELD(max_offline_step_ms)
       .HOCKET_FIELD(enable_residents)
       .HOCKET_FIELD(enable_deadlines)
       .HOCKET_FIELD(enable_plan_search)

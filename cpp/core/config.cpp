@@ -39,6 +39,7 @@ void SchedulerConfig::validate() const {
   require(num_host_units >= 0, "num_host_units must not be negative");
   require(past_target_decay >= 0 && past_target_decay <= 1, "past_target_decay must be between 0 and 1");
   require(max_wait_ms >= 0 && max_offline_wait_ms >= 0, "max_wait_ms and max_offline_wait_ms must not be negative");
+  require(max_offline_step_ms > 0, "max_offline_step_ms must be positive");
   require(enable_mixed_steps || !enable_chunked_prefill,
           "enable_mixed_steps=false needs enable_chunked_prefill=false: a chunk shares its step with decodes");
   require(preemption == "recompute" || preemption == "swap" || preemption == "restore",

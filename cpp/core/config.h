@@ -34,6 +34,7 @@ struct SchedulerConfig {
   double past_target_decay = 0.0;           // value of a request that missed its target: 0 nothing, 1 as before
   double max_wait_ms = 60'000;              // without a token; then a request is scheduled before all others
   double max_offline_wait_ms = 86'400'000;  // the same for offline requests
+  double max_offline_step_ms = 250;         // to which offline work may stretch a step: an arrival waits for its end
   bool enable_residents = true;             // knapsack over who holds memory; false: first come, first served
   bool enable_deadlines = true;             // steps no longer than the tightest deadline allows
   bool enable_plan_search = true;           // offline work by benefit per second; false: first come, first served

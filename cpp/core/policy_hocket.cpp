@@ -7,7 +7,8 @@
 //                  computing it again would cost everybody, spread over the steps that it has left.
 //   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met.
 //   3  chunks      Decodes first, then prompts by deadline, those that are late last.
-//   4  offline     Plan search over the offline queue in what is left of time and memory, less the reserve.
+//   4  offline     Plan search over the offline queue in what is left of time and memory, less the reserve. It makes no
+//                  step longer than max_offline_step_ms, since whoever arrives waits for the step's end.
 //
 // Starvation: a request that has waited max_wait_ms goes first, oldest first, and keeps its place until it ends. Such
 // requests get at most a share of the memory together, but always at least one of them is served. So a request waits
@@ -235,6 +236,7 @@ class HocketPolicy final : public Policy {
 
   void fill_offline(const Snapshot& snapshot, Composition* composition) {
     if (builder_.tokens_left() == 0) return;
+    builder_.limit_seconds(std::min(builder_.max_seconds(), config_.max_offline_step_ms / 1000));
     if (!config_.enable_plan_search) {
       offline_.fill_in_order(snapshot, running_offline_, &builder_);
       return;
