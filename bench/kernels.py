@@ -235,6 +235,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.1, help="how long each case is repeated (CPU)")
     args = parser.parse_args()
     ops.set_num_threads(args.threads)
+    torch.set_num_threads(args.threads)  # for the library's times
     bench = Bench(args.device, getattr(torch, args.dtype), args.seconds)
     limits = bench.limits()
     print(f"{ops.backend(torch.device(args.device))}, {args.threads} threads, {args.dtype}")

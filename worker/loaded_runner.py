@@ -44,7 +44,7 @@ class LoadedRunner:
 def load_runner(config: EngineConfig) -> LoadedRunner:
     """Raises WorkerError, ModelNotFoundError or ValueError for a wrong configuration or checkpoint."""
     device = _resolve_device(config.device)
-    ops.set_num_threads(config.num_threads or torch.get_num_threads())
+    ops.set_num_threads(config.num_threads or ops.DEFAULT_THREADS)
     folder = resolve_model(config.model)
     model_config = read_model_config(folder)
     logger.info("loading %s (%s) on %s", folder, model_config.architecture, device)

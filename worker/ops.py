@@ -27,6 +27,7 @@ try:
 except ImportError:  # not built: the twins serve
     _HAS_KERNELS = False
 
+DEFAULT_THREADS = torch.get_num_threads()  # before anybody has set it: as many as there are cores
 _CPU = -1  # in the place of a CUDA stream
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # kernels/include/dtype.h
 
@@ -41,10 +42,18 @@ def backend(device: torch.device) -> str:
 
 
 def set_num_threads(n: int) -> None:
-    """CPU threads that an operation may use, the caller's included. For torch's own operations too."""
-    torch.set_num_threads(n)
+    """CPU threads that an operation may use, the caller's included.
+
+    With our kernels they are of our pool, and torch keeps to the caller's: the threads of torch's pool spin for a while
+    after each of its operations, and two pools that spin on the same cores stall each other for milliseconds.
+    """
+    torch.set_num_threads(1 if _HAS_KERNELS else n)
     if _HAS_KERNELS:
         _kernels.set_num_threads(n)
+
+
+def num_threads() -> int:
+    return _kernels.num_threads() if _HAS_KERNELS else torch.get_num_threads()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
