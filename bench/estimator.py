@@ -4,7 +4,8 @@
     python bench/estimator.py --short                    # the demo model, less than a minute
 
 Per model: a calibration as by `hocket calibrate`, then a fresh load that mixes prompts and decodes through the real
-scheduler and the real model, each step predicted before it runs. Errors are |predicted - measured| / measured.
+scheduler and the real model, each step predicted before it runs. Errors are |predicted - measured| / measured. Steps
+that ran while other processes used the processor are left out, and their share is told, if enough others remain.
 --cpu-time: one thread, and its CPU time instead of the wall clock, for machines that others use at the same time.
 """
 
@@ -35,6 +36,7 @@ from schedcore.latency_profile import ErrorStatistics, core_model, error_statist
 from schedcore.model_path import DEMO
 from schedcore.step_measurements import CalibrationReport, calibration_report
 from worker.calibration import measure_model
+from worker.disturbance import Disturbance
 from worker.loaded_runner import LoadedRunner, load_runner
 
 MEAN_PROMPT, MEAN_OUTPUT = 200, 30  # tokens
@@ -42,6 +44,8 @@ TYPICAL_BATCH = 24
 UTILISATION = 0.9  # of a worker that decodes TYPICAL_BATCH at a time
 OUTLIER = 0.5  # relative error beyond which a step was disturbed, or the model is blind to something
 TARGET = 0.05
+MAX_STEPS = 4  # times the steps asked for, until so many ran undisturbed
+WAIT_SECONDS = 5.0  # for quiet, after a disturbance
 
 Clock = Callable[[], float]
 
@@ -50,6 +54,7 @@ Clock = Callable[[], float]
 class Result:
     model: str
     num_steps: int
+    quiet_share: float  # of the steps that ran, while no other process used the processor; the others do not count
     mixed_share: float  # steps with prompts and decodes
     mean_step_ms: float
     mean_decodes: float
@@ -76,12 +81,34 @@ def measure(model: str, num_steps: int, seconds: float, clock: Clock, num_thread
     gc.freeze()
     with progress_bar(f"calibrating {loaded.folder.name}") as show:
         report = calibration_report(measure_model(loaded, config, seconds=seconds, progress=show, clock=clock))
-    steps = []
     with progress_bar(f"load on {loaded.folder.name}") as show:
-        for step in fresh_load(loaded, config, report, clock).steps(num_steps):
-            steps.append(step)
-            show(len(steps), num_steps)
-    return summarise(loaded.folder.name, steps, report)
+        steps, quiet_share = quiet_steps(fresh_load(loaded, config, report, clock), num_steps, show)
+    return summarise(loaded.folder.name, steps, report, quiet_share)
+
+
+def quiet_steps(
+    load: StepLoad, num_steps: int, progress: Callable[[int, int], None] = lambda done, total: None
+) -> tuple[list[LoadStep], float]:
+    """Steps of windows in which no other process used the processor, and the share of those in all.
+
+    Where there are too few of them in MAX_STEPS times as many: all steps, and their share.
+    """
+    disturbance, window = Disturbance(), []
+    quiet, disturbed = [], []
+    for step in load.steps(MAX_STEPS * num_steps):
+        window.append(step)
+        if not disturbance.is_due():
+            continue
+        was_disturbed = disturbance.was_disturbed()
+        (disturbed if was_disturbed else quiet).extend(window)
+        window = []
+        progress(len(quiet), num_steps)
+        if len(quiet) >= num_steps:
+            break
+        if was_disturbed:
+            disturbance.wait_until_quiet(WAIT_SECONDS)
+    share = len(quiet) / max(1, len(quiet) + len(disturbed))
+    return (quiet if len(quiet) >= num_steps else quiet + disturbed + window), share
 
 
 def fresh_load(loaded: LoadedRunner, config: EngineConfig, report: CalibrationReport, clock: Clock) -> StepLoad:
@@ -118,7 +145,7 @@ def request_seconds(model: algorithms.LatencyModel) -> float:
     return prompt + MEAN_OUTPUT * model.predict(batch.features) / TYPICAL_BATCH
 
 
-def summarise(model: str, steps: Sequence[LoadStep], report: CalibrationReport) -> Result:
+def summarise(model: str, steps: Sequence[LoadStep], report: CalibrationReport, quiet_share: float = 1.0) -> Result:
     measured = np.array([step.seconds for step in steps])
     ours = report.profile.to_model()
     echo = core_model("echo", report.echo.coefficients)
@@ -129,6 +156,7 @@ def summarise(model: str, steps: Sequence[LoadStep], report: CalibrationReport) 
     return Result(
         model=model,
         num_steps=len(steps),
+        quiet_share=quiet_share,
         mixed_share=float(np.mean([s.features.num_chunks > 0 and s.features.num_decodes > 0 for s in steps])),
         mean_step_ms=float(1000 * measured.mean()),
         mean_decodes=float(np.mean([s.features.num_decodes for s in steps])),
@@ -189,13 +217,7 @@ def describe(results: Sequence[Result]) -> str:
         ]
         for r in results
     ]
-    details = [
-        f"{r.model}: {r.num_steps} steps, {r.mean_step_ms:.1f} ms and {r.mean_decodes:.1f} decodes on average, "
-        f"{r.mixed_share:.0%} mixed; ours without outliers {r.ours_without_outliers:.1%}; on held-out calibration "
-        f"steps {r.calibration.mean:.1%}, whose repetitions spread by {r.calibration_noise:.1%}; "
-        f"{r.predict_us:.2f} us per prediction"
-        for r in results
-    ]
+    details = [detail(r) for r in results]
     verdicts = [f"{r.model}: {'met' if r.ours.mean <= TARGET else 'MISSED'}" for r in results]
     lines = [
         "relative error of predicted step times, mean / p95",
@@ -206,6 +228,15 @@ def describe(results: Sequence[Result]) -> str:
         f"target, ours at most {TARGET:.0%} on average: {', '.join(verdicts)}",
     ]
     return "\n".join(lines)
+
+
+def detail(r: Result) -> str:
+    return (
+        f"{r.model}: {r.num_steps} steps ({r.quiet_share:.0%} of those that ran were undisturbed), "
+        f"{r.mean_step_ms:.1f} ms and {r.mean_decodes:.1f} decodes on average, {r.mixed_share:.0%} mixed; "
+        f"ours without outliers {r.ours_without_outliers:.1%}; on held-out calibration steps {r.calibration.mean:.1%}, "
+        f"whose repetitions spread by {r.calibration_noise:.1%}; {r.predict_us:.2f} us per prediction"
+    )
 
 
 @contextmanager

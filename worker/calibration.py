@@ -7,7 +7,7 @@ instead of one entirely; the median over the rounds does not see it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from schedcore._core import algorithms
 from schedcore.config import EngineConfig
 from schedcore.step_measurements import MeasuredStep, StepMeasurements, measured_step
 from worker import ops
+from worker.disturbance import Disturbance
 from worker.layers.linear import make_linear
 from worker.loaded_runner import LoadedRunner
 from worker.step_inputs import apply_block_table_changes
@@ -26,7 +27,10 @@ from worker.step_timer import StepTimer
 Clock = Callable[[], float]  # seconds
 Progress = Callable[[int, int], None]  # steps measured so far, of how many
 
-MIN_ROUNDS, MAX_ROUNDS = 2, 12
+MIN_ROUNDS, MAX_ROUNDS = 2, 40
+ENOUGH = 3  # undisturbed measurements of a shape
+WAIT_SECONDS = 0.5  # for quiet, before the next measurement after a disturbed one
+PATIENCE = 3  # times the seconds asked for, while a shape has not enough
 REPEATS = 3  # of a step per round, when it is warm
 PROJECTED_TOKENS = 1024
 PROJECTIONS = 20
@@ -40,14 +44,14 @@ def measure_model(
     progress: Progress = lambda done, total: None,
     clock: Clock = time.perf_counter,
 ) -> StepMeasurements:
-    """For about `seconds`, but at least MIN_ROUNDS rounds. Raises ValueError if the limits leave too few shapes.
+    """For about `seconds`, on a busy machine longer, but at least MIN_ROUNDS rounds.
 
-    The model must have no requests; its cache is overwritten.
+    The model must have no requests; its cache is overwritten. Raises ValueError if the limits leave too few shapes.
     """
     fill_pool(loaded)
     limits = shape_limits(loaded, config)
     timer = make_timer(loaded, limits, clock)
-    steps = measure_shapes(timer, step_shapes(limits), seconds, progress)
+    steps = measure_shapes(timer, step_shapes(limits), seconds, progress, disturbance=Disturbance())
     return StepMeasurements(
         model=config.served_model_name or loaded.folder.name,
         device=device_name(loaded.device),
@@ -99,24 +103,68 @@ def measure_shapes(
     seconds: float,
     progress: Progress = lambda done, total: None,
     now: Clock = time.monotonic,
+    disturbance: Disturbance | None = None,
 ) -> list[MeasuredStep]:
-    """In the order of the shapes. now: the clock that `seconds` are of."""
-    rng = np.random.default_rng(0)
-    features: dict[int, algorithms.BatchFeatures] = {}
-    measured: list[list[float]] = [[] for _ in shapes]
-    begin, done = now(), 0
+    """In the order of the shapes. now: the clock that `seconds` are of.
+
+    disturbance: if given, measurements while others used the processor do not count for a shape that has enough
+    without, and shapes that have not are measured for up to PATIENCE times as long.
+    """
+    rounds = _Rounds(timer, shapes, disturbance)
+    begin, done, order = now(), 0, list(range(len(shapes)))
     for num_rounds in range(1, MAX_ROUNDS + 1):
         round_begin = now()
-        for i in rng.permutation(len(shapes)).tolist():
-            step = timer.measure(shapes[i], REPEATS)
-            features[i] = step.features
-            measured[i] += [step.schedule_seconds + execute for execute in step.execute_seconds]
+        for _ in rounds.measure(order):
             done += 1
             progress(done, _total_steps(len(shapes), done, now() - begin, seconds))
-        if num_rounds >= MIN_ROUNDS and now() - begin + (now() - round_begin) > seconds:
-            break
+        ends_at = now() - begin + (now() - round_begin)
+        if num_rounds >= MIN_ROUNDS and ends_at > seconds:
+            order = rounds.lacking()
+            if not order or ends_at > PATIENCE * seconds:
+                break
     progress(done, done)
-    return [measured_step(features[i], seconds_of) for i, seconds_of in enumerate(measured)]
+    return rounds.results()
+
+
+class _Rounds:
+    """Measurements of windows in which we were disturbed are kept apart."""
+
+    def __init__(self, timer: StepTimer, shapes: Sequence[StepShape], disturbance: Disturbance | None) -> None:
+        self._timer, self._shapes, self._disturbance = timer, shapes, disturbance
+        self._rng = np.random.default_rng(0)
+        self._features: dict[int, algorithms.BatchFeatures] = {}
+        self._quiet: list[list[float]] = [[] for _ in shapes]
+        self._disturbed: list[list[float]] = [[] for _ in shapes]
+
+    def measure(self, which: Sequence[int]) -> Iterator[int]:
+        """One round over these shapes, in random order; yields each when it is measured."""
+        window: list[tuple[int, list[float]]] = []
+        order = self._rng.permutation(which).tolist()
+        for i in order:
+            step = self._timer.measure(self._shapes[i], REPEATS)
+            self._features[i] = step.features
+            window.append((i, [step.schedule_seconds + execute for execute in step.execute_seconds]))
+            if i == order[-1] or self._disturbance is None or self._disturbance.is_due():
+                self._close(window)
+            yield i
+
+    def lacking(self) -> list[int]:
+        """Shapes without enough undisturbed measurements."""
+        return [i for i, seconds in enumerate(self._quiet) if len(seconds) < ENOUGH]
+
+    def results(self) -> list[MeasuredStep]:
+        return [
+            measured_step(self._features[i], quiet if len(quiet) >= ENOUGH else quiet + disturbed)
+            for i, (quiet, disturbed) in enumerate(zip(self._quiet, self._disturbed, strict=True))
+        ]
+
+    def _close(self, window: list[tuple[int, list[float]]]) -> None:
+        was_disturbed = self._disturbance is not None and self._disturbance.was_disturbed()
+        for i, seconds in window:
+            (self._disturbed if was_disturbed else self._quiet)[i].extend(seconds)
+        window.clear()
+        if self._disturbance is not None and was_disturbed:
+            self._disturbance.wait_until_quiet(WAIT_SECONDS)
 
 
 def _total_steps(num_shapes: int, done: int, elapsed: float, seconds: float) -> int:
@@ -156,4 +204,4 @@ def device_name(device: torch.device) -> str:
 
 
 def _threads(device: torch.device) -> str:
-    return f"{torch.get_num_threads()} CPU threads" if device.type == "cpu" else "one device"
+    return f"{ops.num_threads()} CPU threads" if device.type == "cpu" else "one device"
