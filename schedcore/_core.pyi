@@ -48,6 +48,7 @@ class SchedulerConfig:
         hidden_units_per_group: int = 0,
         num_host_units: int = 0,
         enable_mixed_steps: bool = True,
+        token_composition: str = "greedy",
         preemption: str = "recompute",
         enable_partial_caching: bool = False,
         refine_latency: bool = False,

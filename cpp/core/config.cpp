@@ -42,6 +42,8 @@ void SchedulerConfig::validate() const {
   require(max_offline_step_ms > 0, "max_offline_step_ms must be positive");
   require(enable_mixed_steps || !enable_chunked_prefill,
           "enable_mixed_steps=false needs enable_chunked_prefill=false: a chunk shares its step with decodes");
+  require(token_composition == "greedy" || token_composition == "fastgen",
+          "token_composition must be one of greedy, fastgen, not '" + token_composition + "'");
   require(preemption == "recompute" || preemption == "swap" || preemption == "restore",
           "preemption must be one of recompute, swap, restore, not '" + preemption + "'");
   require(!enable_partial_caching || !enable_prefix_caching,

@@ -24,11 +24,12 @@ struct SchedulerConfig {
   // Behaviour
   std::string policy = "fcfs";
   bool enable_prefix_caching = true;
-  bool enable_chunked_prefill = true;    // false: a prompt is computed in one step, see scheduler.h
-  bool enable_mixed_steps = true;        // false: a step computes either prompts or decodes; needs whole prompts
-  std::string preemption = "recompute";  // or what goes to the host: "swap" (K and V), "restore" (hidden states)
-  bool enable_partial_caching = false;   // tokens recomputed in every step, where that pays
-  bool refine_latency = false;           // learn from the measured step times
+  bool enable_chunked_prefill = true;        // false: a prompt is computed in one step, see scheduler.h
+  bool enable_mixed_steps = true;            // false: a step computes either prompts or decodes; needs whole prompts
+  std::string token_composition = "greedy";  // of policy fcfs: prompts in order; "fastgen": short ones first, to fit
+  std::string preemption = "recompute";      // or what goes to the host: "swap" (K and V), "restore" (hidden states)
+  bool enable_partial_caching = false;       // tokens recomputed in every step, where that pays
+  bool refine_latency = false;               // learn from the measured step times
 
   // What policies weigh. Those of online requests unless the name says otherwise.
   double past_target_decay = 0.0;           // value of a request that missed its target: 0 nothing, 1 as before

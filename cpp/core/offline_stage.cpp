@@ -73,6 +73,19 @@ void OfflineStage::fill_in_order(const Snapshot& snapshot, std::span<const Slot>
   }
 }
 
+// Where no pick would use what is cached or about to be, who came first goes first: to prefer prompts like those that
+// run finishes the short ones and leaves the long ones for later.
+void OfflineStage::prefer_oldest(const Snapshot& snapshot) {
+  const OfflineQueue& queue = *snapshot.offline;
+  for (const Slot slot : waiting_) {
+    const int32_t num_cached = queue.num_cached_tokens(slot);
+    if (num_cached > 0) return;
+    if (std::ranges::any_of(leaders_, [&](Slot leader) { return queue.is_being_computed(slot, 0, leader); })) return;
+  }
+  const auto oldest = waiting_offline(snapshot);
+  waiting_.assign(oldest.begin(), oldest.begin() + std::min<std::ptrdiff_t>(std::ssize(oldest), kMaxWaiting));
+}
+
 void OfflineStage::gather(const Snapshot& snapshot, std::span<const Slot> running, int64_t room) {
   const RequestTable& requests = snapshot.requests;
   candidates_.clear();
@@ -93,6 +106,7 @@ void OfflineStage::gather(const Snapshot& snapshot, std::span<const Slot> runnin
   waiting_.clear();
   const auto typical = running.empty() ? 1 : static_cast<int32_t>(num_tokens / static_cast<int64_t>(running.size()));
   snapshot.offline->candidates(std::max(1, typical), kMaxWaiting, &waiting_);
+  if (objective_ == PlanObjective::kBenefit) prefer_oldest(snapshot);
   const Slot starving = starving_offline(config_, snapshot);
   for (const Slot slot : waiting_) {
     if (slot == starving) continue;

@@ -26,6 +26,7 @@ class OfflineStage {
 
  private:
   double token_value(const LatencyModel& latency, int32_t context, int32_t remaining) const;
+  void prefer_oldest(const Snapshot& snapshot);
   void gather(const Snapshot& snapshot, std::span<const Slot> running, int64_t room);
 
   const SchedulerConfig config_;
