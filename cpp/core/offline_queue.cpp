@@ -66,6 +66,13 @@ bool OfflineQueue::is_being_computed(Slot slot, int32_t num_cached_tokens, Slot 
   return next < mine.size() && next < theirs.size() && mine[next] == theirs[next];
 }
 
+int32_t OfflineQueue::num_related(Slot slot) const {
+  if (paths_[slot].empty()) return 0;
+  uint32_t count = 0;
+  pool_.reference_counts(std::span(paths_[slot]).first(1), {&count, 1});
+  return static_cast<int32_t>(count);
+}
+
 int32_t OfflineQueue::num_cached_tokens(Slot slot) const {
   return num_cached_blocks(static_cast<uint64_t>(slot), paths_[slot]) * block_size_;
 }

@@ -41,6 +41,8 @@ class OfflineQueue final : private CachedPrefixQuery {
   // Whether `leader` computes, or is about to, the block of the request's prompt that follows the first
   // num_cached_tokens ones: then it will be cached soon.
   bool is_being_computed(Slot slot, int32_t num_cached_tokens, Slot leader) const;
+  // Waiting prompts, the request's among them, that begin with its first block; 0 if it has no complete one.
+  int32_t num_related(Slot slot) const;
   // Tokens of the request's prompt that are cached now.
   int32_t num_cached_tokens(Slot slot) const;
 

@@ -73,13 +73,13 @@ void OfflineStage::fill_in_order(const Snapshot& snapshot, std::span<const Slot>
   }
 }
 
-// Where no pick would use what is cached or about to be, who came first goes first: to prefer prompts like those that
-// run finishes the short ones and leaves the long ones for later.
+// Where no pick has relatives, nor uses what is cached or about to be, who came first goes first: to prefer prompts
+// like those that run finishes the short ones and leaves the long ones for later.
 void OfflineStage::prefer_oldest(const Snapshot& snapshot) {
   const OfflineQueue& queue = *snapshot.offline;
   for (const Slot slot : waiting_) {
     const int32_t num_cached = queue.num_cached_tokens(slot);
-    if (num_cached > 0) return;
+    if (num_cached > 0 || queue.num_related(slot) > 1) return;
     if (std::ranges::any_of(leaders_, [&](Slot leader) { return queue.is_being_computed(slot, 0, leader); })) return;
   }
   const auto oldest = waiting_offline(snapshot);
