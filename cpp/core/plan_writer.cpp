@@ -12,7 +12,10 @@ void PlanWriter::reserve(int32_t max_num_seqs, int32_t max_num_batched_tokens, B
   }
   plan->request_ids.reserve(max_seqs);
   plan->query_start.reserve(max_seqs + 1);
-  for (auto* per_seq : {&plan->rows, &plan->seq_lens, &plan->sample_seqs}) per_seq->reserve(max_seqs);
+  for (auto* per_seq : {&plan->rows, &plan->seq_lens, &plan->sample_seqs, &plan->cache_kinds, &plan->uncached_tokens,
+                        &plan->hidden_tokens}) {
+    per_seq->reserve(max_seqs);
+  }
   plan->preempted_ids.reserve(max_num_seqs);
   plan->transfers.reserve(2 * static_cast<size_t>(max_num_seqs));
 }

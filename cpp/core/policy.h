@@ -65,6 +65,13 @@ struct Composition {
   std::vector<Grant> grants;
   bool is_strict = true;
 
+  // Most policies offer no more waiting requests than there are rows.
+  void reserve(int32_t max_num_seqs) {
+    preemptions.reserve(max_num_seqs);
+    reshapes.reserve(max_num_seqs);
+    grants.reserve(3 * static_cast<size_t>(max_num_seqs));
+  }
+
   void clear() {
     preemptions.clear();
     reshapes.clear();

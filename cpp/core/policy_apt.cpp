@@ -25,7 +25,9 @@ constexpr auto kKv = static_cast<uint8_t>(KnapsackChoice::kKv);
 
 class AptPolicy final : public Policy {
  public:
-  explicit AptPolicy(const SchedulerConfig& config) : config_(config), residents_(config) {}
+  explicit AptPolicy(const SchedulerConfig& config) : config_(config), residents_(config) {
+    chosen_.reserve(2 * static_cast<size_t>(config.max_num_seqs));
+  }
 
   bool precedes(const RequestTable& requests, Slot a, Slot b) const override {
     return std::tie(requests.arrival_time[a], requests.sequence[a]) <

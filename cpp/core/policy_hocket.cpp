@@ -140,6 +140,7 @@ class HocketPolicy final : public Policy {
     const auto num_online = static_cast<float>(decoding_.size() + prompts_.size());
     residents_.begin(snapshot);
     starving_.clear();
+    starving_.reserve(decoding_.size() + prompts_.size() + waiting_.size());
     sum_of_rates_ = 0.0F;
     for (const Slot slot : decoding_) sum_of_rates_ += rate(snapshot, slot);
     for (const Prompt& p : prompts_) sum_of_rates_ += rate(snapshot, p.slot);

@@ -26,6 +26,10 @@ Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
   PlanWriter::reserve(config.max_num_seqs, config.max_num_batched_tokens, &plan_);
   output_.reserve(config.max_num_seqs);
   for (auto* slots : {&running_, &preempted_, &victims_, &displaced_}) slots->reserve(config.max_num_seqs);
+  composition_.reserve(config.max_num_seqs);
+  const auto num_changes = static_cast<size_t>(std::min(config.num_units, 1 << 16));  // of block tables in one step
+  plan_.block_table_index.reserve(num_changes);
+  plan_.block_table_unit.reserve(num_changes);
 }
 
 // ---- requests come and go ----

@@ -97,7 +97,7 @@ TEST(allocation, decoding_without_a_prefix_cache_allocates_nothing) {
 }
 
 // Online and offline requests come and go, in three families of prompts; add_request() may allocate, steps may not.
-int64_t num_allocations_of_steps(const SchedulerConfig& config, int32_t num_live) {
+int64_t num_allocations_of_steps(const SchedulerConfig& config, int32_t num_live, bool has_offline) {
   Scheduler scheduler(config, known_seconds());
   const std::vector<int32_t> sampled(config.max_num_seqs, 7);
   uint64_t next_id = 0;
@@ -118,7 +118,7 @@ int64_t num_allocations_of_steps(const SchedulerConfig& config, int32_t num_live
       spec.id = next_id++;
       spec.prompt = prompt;
       spec.max_tokens = 1 + id * 11 % 40;
-      spec.request_class = id % 4 == 0 ? kOfflineClass : kOnlineClass;
+      spec.request_class = has_offline && id % 4 == 0 ? kOfflineClass : kOnlineClass;
       spec.arrival_time = now;
       spec.ttft_target = 2.0;
       spec.itl_target = 0.05;
@@ -133,13 +133,29 @@ int64_t num_allocations_of_steps(const SchedulerConfig& config, int32_t num_live
   return num_in_steps;
 }
 
-void expect_no_allocation_in_steps(const SchedulerConfig& config, int32_t num_live) {
-  const int64_t count = num_allocations_of_steps(config, num_live);
+void expect_no_allocation_in_steps(const SchedulerConfig& config, int32_t num_live, bool has_offline) {
+  const int64_t count = num_allocations_of_steps(config, num_live, has_offline);
   if (count > 0) throw testing::Failure(config.policy + " allocates " + std::to_string(count) + " times");
 }
 
 TEST(allocation, requests_that_come_and_go_allocate_nothing_in_the_step) {
-  for (const char* policy : kPolicies) expect_no_allocation_in_steps(small_config(policy), 20);
+  for (const char* policy : kPolicies) expect_no_allocation_in_steps(small_config(policy), 20, true);
+}
+
+// Memory for half of them. An offline request that is preempted enters the offline queue again, which allocates: where
+// there is one, only online requests come.
+TEST(allocation, preemption_allocates_nothing) {
+  for (const char* name : kPolicies) {
+    const std::string policy = name;
+    const bool has_queue = policy == "bs_es" || policy == "echo" || policy == "hocket";
+    SchedulerConfig config = small_config(name);
+    config.num_units = 4 * 100;
+    expect_no_allocation_in_steps(config, 40, !has_queue);
+    config.hidden_units_per_group = 1;
+    config.preemption = "swap";
+    config.num_host_units = 100;
+    expect_no_allocation_in_steps(config, 40, !has_queue);
+  }
 }
 
 // Prompts that share prefixes come, pend, are computed and leave, in a cache too small for them.

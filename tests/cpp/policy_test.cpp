@@ -10,6 +10,7 @@ namespace {
 
 using testing::Names;
 using testing::PolicyWorld;
+using testing::RequestOf;
 using testing::world_config;
 
 // Prompts of 10 tokens; decoding: but for one computed, prefilling: half of it.
@@ -79,6 +80,145 @@ TEST(policy, priority_displaces_only_the_strictly_less_important) {
   w.waits("new", 4, 3);
   CHECK_EQ(w.victims("new"), (Names{"lower", "low"}));
   CHECK_EQ(w.victims("high"), (Names{"lower", "low", "same", "high"}));
+}
+
+// ---- by class: the steps of Echo, and hocket ----
+
+constexpr const char* kByClass[] = {"bs", "bs_e", "bs_es", "echo", "hocket"};
+
+RequestOf offline_at(double arrival) { return {.arrival = arrival, .request_class = kOfflineClass}; }
+
+TEST(policy, by_class_online_requests_come_first_each_class_in_order_of_arrival) {
+  for (const char* policy : kByClass) {
+    World w(policy);
+    w.PolicyWorld::waits("early bulk", offline_at(0));
+    w.waits("second", 2);
+    w.PolicyWorld::waits("late bulk", offline_at(3));
+    w.waits("first", 1);
+    CHECK_EQ(w.names_of(w.waiting), (Names{"first", "second", "early bulk", "late bulk"}));
+  }
+}
+
+TEST(policy, by_class_an_arrival_displaces_offline_requests_only) {
+  for (const char* policy : kByClass) {
+    World w(policy);
+    w.decoding("chat", 0);
+    w.runs("bulk", 1, offline_at(1));
+    w.runs("late bulk", 1, offline_at(2));
+    w.waits("new", 3);
+    w.PolicyWorld::waits("new bulk", offline_at(4));
+    CHECK_EQ(w.victims("new"), (Names{"late bulk", "bulk"}));
+    CHECK_EQ(w.victims("new bulk"), Names{});
+    CHECK_EQ(w.victims("chat"), (Names{"late bulk", "bulk", "chat"}));
+    CHECK_EQ(w.victims("bulk"), (Names{"late bulk", "bulk"}));
+  }
+}
+
+TEST(policy, by_class_who_has_starved_is_an_online_request_until_it_ends) {
+  for (const char* policy : kByClass) {
+    World w(policy);
+    w.decoding("chat", 0);
+    const Slot starved = w.runs("starved", 1, offline_at(-1));
+    w.table.is_starved[starved] = 1;
+    w.runs("bulk", 1, offline_at(2));
+    w.waits("new", 3);
+    CHECK_EQ(w.victims("new"), (Names{"bulk"}));
+    CHECK(std::ranges::count(w.victims("chat"), "starved") == 1);
+    CHECK(w.victims("chat").front() == "bulk");
+  }
+}
+
+TEST(policy, hocket_takes_from_those_who_are_late_before_those_who_are_not) {
+  World w("hocket");
+  w.decoding("late", 0);
+  w.decoding("timely", 5);
+  w.table.is_late[0] = 1;
+  CHECK_EQ(w.victims("timely"), (Names{"late", "timely"}));
+}
+
+TEST(policy, hocket_serves_prompts_by_deadline_the_late_last_and_the_starving_first) {
+  SchedulerConfig config = world_config("hocket");
+  config.max_wait_ms = 30'000;
+  PolicyWorld w(config);
+  w.now = 40.0;
+  w.waits("patient", {.arrival = 38.0, .ttft_target = 100.0});
+  w.waits("urgent", {.arrival = 39.0, .ttft_target = 5.0});
+  w.waits("missed", {.arrival = 20.0, .ttft_target = 1.0});
+  w.waits("starving", {.arrival = 9.0, .ttft_target = 1.0});
+  w.waits("older", {.arrival = 8.0, .ttft_target = 500.0});
+  CHECK_EQ(w.grants(), (Names{"older+10", "starving+10", "urgent+10", "patient+10", "missed+10"}));
+}
+
+// ---- apt ----
+
+TEST(policy, apt_admits_the_longest_waiting_per_unit_first) {
+  World w("apt");
+  w.now = 10.0;
+  w.PolicyWorld::waits("short", {.arrival = 5.0, .num_prompt = 10});  // 5 s for 2 units
+  w.PolicyWorld::waits("long", {.arrival = 4.0, .num_prompt = 60});   // 6 s for 8 units
+  w.PolicyWorld::waits("new", {.arrival = 9.0, .num_prompt = 10});    // 1 s for 2 units
+  CHECK_EQ(w.grants(), (Names{"short+10", "long+60", "new+10"}));
+}
+
+TEST(policy, apt_admits_who_is_past_its_target_last) {
+  World w("apt");
+  w.now = 10.0;
+  w.PolicyWorld::waits("lost", {.arrival = 1.0, .ttft_target = 2.0});
+  w.PolicyWorld::waits("new", {.arrival = 9.0, .ttft_target = 2.0});
+  CHECK_EQ(w.grants(), (Names{"new+10", "lost+10"}));
+}
+
+TEST(policy, apt_keeps_hidden_states_where_that_lets_more_in) {
+  SchedulerConfig config = world_config("apt");
+  config.hidden_units_per_group = 1;
+  config.num_units = 16;
+  PolicyWorld w(config);
+  w.now = 10.0;
+  w.waits("a", {.num_prompt = 60});  // 8 units as K and V, 4 as hidden states
+  w.waits("b", {.arrival = 1.0, .num_prompt = 60});
+  CHECK_EQ(w.grants(), (Names{"a+60", "b+60"}));
+  w.waits("c", {.arrival = 2.0, .num_prompt = 60});
+  const Names grants = w.grants();
+  CHECK_EQ(grants.size(), 3);
+  CHECK_EQ(std::ranges::count_if(grants, [](const std::string& g) { return g.ends_with("(h)"); }), 2);
+}
+
+TEST(policy, apt_lets_a_running_request_be_projected_when_there_is_room) {
+  SchedulerConfig config = world_config("apt");
+  config.hidden_units_per_group = 1;
+  PolicyWorld w(config);
+  w.runs("a", 1, {.num_prompt = 60}, {CacheKind::kHidden, 0});
+  CHECK_EQ(w.reshapes(), (Names{"a>"}));
+  CHECK_EQ(w.preemptions(), Names{});
+}
+
+TEST(policy, apt_gives_nobody_up_for_one_who_waits_unless_it_starves) {
+  SchedulerConfig config = world_config("apt");
+  config.num_units = 16;
+  config.max_wait_ms = 30'000;
+  PolicyWorld w(config);
+  w.now = 20.0;
+  w.runs("a", 1, {.arrival = 1.0, .num_prompt = 60});
+  w.table.last_token_time[0] = 19.9;
+  w.waits("b", {.arrival = 0.0, .num_prompt = 60});
+  CHECK_EQ(w.preemptions(), Names{});
+  w.now = 31.0;
+  w.table.last_token_time[0] = 30.9;
+  CHECK_EQ(w.preemptions(), (Names{"a"}));
+  CHECK(std::ranges::count(w.grants(), "b+60") == 1);
+}
+
+// ---- ellm ----
+
+TEST(policy, ellm_is_first_come_first_served_while_memory_suffices) {
+  World w("ellm");
+  w.prefilling("chunk", 0);
+  w.decoding("a", 2);
+  w.waits("late", 9);
+  w.waits("early", 8);
+  CHECK_EQ(w.grants(), (Names{"a:1", "chunk:5", "early+10", "late+10"}));
+  CHECK_EQ(w.victims("early"), Names{});
+  CHECK_EQ(w.victims("a"), (Names{"a", "chunk"}));
 }
 
 TEST(policy, unknown_names_are_refused) {

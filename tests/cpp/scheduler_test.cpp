@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "fake_engine.h"
+#include "policy_world.h"
 #include "testing.h"
 
 namespace hocket {
@@ -416,6 +417,47 @@ TEST(scheduler, without_chunks_a_preempted_request_longer_than_a_step_returns) {
   engine.run();
   CHECK(engine.scheduler.stats().counters.num_preemptions > 0);
   for (const uint64_t id : {1, 2}) CHECK_EQ(engine.output(id).size(), 24);
+}
+
+// ---- what a policy leaves undone ----
+
+// The pool is idle, but for a reserve that says that online requests will want all of it.
+TEST(scheduler, an_offline_request_runs_alone_although_the_reserve_has_no_room_for_it) {
+  for (const char* policy : {"echo", "hocket"}) {
+    FakeEngine engine(with_policy(config_of(16), policy));
+    RequestSpec online;
+    online.max_tokens = 10;
+    for (uint64_t id = 1; id <= 3; ++id) {
+      online.id = id;
+      engine.add(online, prompt_of(8, 100 * static_cast<int32_t>(id)));
+    }
+    engine.run();
+    RequestSpec offline;
+    offline.id = 9;
+    offline.max_tokens = 10;
+    offline.request_class = kOfflineClass;
+    engine.add(offline, prompt_of(40, 1000));
+    CHECK_EQ(engine.step().request_ids, (Ids{9}));
+    engine.run();
+  }
+}
+
+TEST(scheduler, every_policy_schedules_something_as_long_as_there_is_work) {
+  for (const char* policy : {"fcfs", "priority", "apt", "bs", "bs_e", "bs_es", "echo", "ellm", "hocket"}) {
+    // No time left for anybody: the deadline of the first has passed, and a step takes long.
+    FakeEngine engine(with_policy(config_of(9), policy), 5, testing::linear_seconds(1.0, 1.0));
+    for (uint64_t id = 1; id <= 4; ++id) {
+      RequestSpec spec;
+      spec.id = id;
+      spec.max_tokens = 12;
+      spec.request_class = static_cast<int32_t>(id % 3);
+      spec.ttft_target = 0.1;
+      spec.itl_target = 0.1;
+      engine.add(spec, prompt_of(20, 100 * static_cast<int32_t>(id)));
+    }
+    engine.run(/*max_steps=*/200);  // FakeEngine checks that no plan is empty
+    CHECK_EQ(engine.scheduler.stats().counters.num_finished[2], 4);
+  }
 }
 
 // ---- abort ----
