@@ -84,6 +84,7 @@ class LatencyCoefficients:
     hidden_token: float
     overlap: float
     near_context: float
+    near_evicted: float
     def __init__(self, **fields: float) -> None: ...
 
 class LatencyModel:

@@ -1,9 +1,9 @@
 """Fits the latency model's coefficients to measured steps: non-negative least squares on relative errors.
 
 The model is linear but for four choices: which chunks are at the prefill floor, whether prefill or decode is the longer
-part of a mixed step, the overlap, and up to which sum contexts are near. The first two follow from the coefficients, so
+part of a mixed step, the overlap, and which contexts are near. The first two follow from the coefficients, so
 the fit alternates between coefficients and choices until the choices stand; the overlap is searched on a grid, from
-several starting points, and then the sum.
+several starting points, and then what makes contexts near.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from schedcore.latency_profile import ErrorStatistics, LatencyCoefficients, core
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-LINEAR = tuple(name for name in LatencyCoefficients.__struct_fields__ if name not in ("overlap", "near_context"))
+LINEAR = tuple(
+    name for name in LatencyCoefficients.__struct_fields__ if name not in ("overlap", "near_context", "near_evicted")
+)
 FEATURES = (
     "num_chunks",
     "chunk_tokens",
@@ -37,6 +39,7 @@ MAX_ROUNDS = 30
 FLOOR_STARTS = (0.0, 0.15, 0.4)  # share of the samples, smallest chunks first, that start at the prefill floor
 NEAR_SHARES = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85)  # of the steps with decodes, whose contexts are all near
 NEAR_ROUNDS = 3  # of the search for that sum, each between the neighbours of the best so far
+NEAR_EVICTED = (0.0, 8.0, 16.0, 32.0, 64.0)
 NEAR_GAIN = 0.98  # of the error, which a bend in the cost of contexts must bring it down to
 
 
@@ -75,12 +78,13 @@ def evaluate(samples: Sequence[StepSample], form: str, coefficients: LatencyCoef
 def fit(samples: Sequence[StepSample], form: str) -> LatencyCoefficients:
     """The coefficients with the least mean relative error that the search finds."""
     steps = StepColumns.of(samples, form)
-    coarse = _best_of(steps, np.linspace(0, 1, 11))
-    steps, coarse = _bent(steps, coarse)
+    steps, coarse = _bent(steps, _best_of(steps, np.linspace(0, 1, 11)))
     best = min(coarse, _best_of(steps, np.clip(coarse.overlap + np.linspace(-0.09, 0.09, 7), 0, 1)), key=_error)
     linear = dict(zip(LINEAR, best.linear.tolist(), strict=True))
-    near_context = steps.near_context if linear["decode_far_context"] > 0 else 0.0
-    return LatencyCoefficients(**linear, overlap=float(best.overlap), near_context=near_context)
+    is_bent = linear["decode_far_context"] > 0
+    near_context, near_evicted = (steps.near_context, steps.near_evicted) if is_bent else (0.0, 0.0)
+    overlap = float(best.overlap)
+    return LatencyCoefficients(**linear, overlap=overlap, near_context=near_context, near_evicted=near_evicted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +105,11 @@ def _bent(steps: StepColumns, straight: _Fit) -> tuple[StepColumns, _Fit]:
         return steps, straight
     grid, best = np.quantile(contexts, NEAR_SHARES), (steps, straight)
     for _ in range(NEAR_ROUNDS):
-        bent = [steps.bent_at(near) for near in grid.tolist()]
-        fits = [(columns, _best_of(columns, np.array([straight.overlap]))) for columns in bent]
+        bent = [steps.bent_at(near, evicted) for near in grid.tolist() for evicted in NEAR_EVICTED]
+        overlaps = np.unique(np.clip(best[1].overlap + np.array([-0.1, 0.0, 0.1]), 0, 1))
+        fits = [(columns, _best_of(columns, overlaps)) for columns in bent]
         best = min((best, *fits), key=lambda pair: pair[1].error)
-        place = int(np.argmin([fitted.error for _, fitted in fits]))
+        place = int(np.argmin([fitted.error for _, fitted in fits])) // len(NEAR_EVICTED)
         grid = np.linspace(grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)], len(grid))
     return best if best[1].error < NEAR_GAIN * straight.error else (steps, straight)
 
@@ -125,12 +130,14 @@ class StepColumns:
     prefill: Float64  # [n, len(LINEAR)] above the floor
     decode: Float64  # [n, len(LINEAR)]
     near_context: float = math.inf  # tokens
+    near_evicted: float = 0.0  # tokens per token of a chunk
 
-    def bent_at(self, near_context: float) -> StepColumns:
+    def bent_at(self, near_context: float, near_evicted: float) -> StepColumns:
         decode = self.decode.copy()
         contexts = decode[:, LINEAR.index("decode_context")]
-        decode[:, LINEAR.index("decode_far_context")] = np.maximum(0.0, contexts - near_context)
-        return replace(self, decode=decode, near_context=near_context)
+        near = np.maximum(0.0, near_context - near_evicted * self.chunk_tokens)
+        decode[:, LINEAR.index("decode_far_context")] = np.maximum(0.0, contexts - near)
+        return replace(self, decode=decode, near_context=near_context, near_evicted=near_evicted)
 
     @staticmethod
     def of(samples: Sequence[StepSample], form: str) -> StepColumns:

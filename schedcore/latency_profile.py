@@ -34,6 +34,7 @@ class LatencyCoefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     hidden_token: float = 0.0  # * rho, seconds per hidden-cached token
     overlap: float = 1.0  # lambda: share of the smaller part that is hidden by the larger; Echo: weight of the larger
     near_context: float = 0.0  # * tokens of context that stay in the processor's caches from step to step
+    near_evicted: float = 0.0  # * tokens of those contexts that a token of a chunk drives from there
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

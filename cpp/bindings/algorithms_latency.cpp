@@ -76,7 +76,8 @@ void bind_latency_model(py::module_& m) {
       .def_readwrite("decode_far_context", &LatencyCoefficients::decode_far_context)
       .def_readwrite("hidden_token", &LatencyCoefficients::hidden_token)
       .def_readwrite("overlap", &LatencyCoefficients::overlap)
-      .def_readwrite("near_context", &LatencyCoefficients::near_context);
+      .def_readwrite("near_context", &LatencyCoefficients::near_context)
+      .def_readwrite("near_evicted", &LatencyCoefficients::near_evicted);
   py::class_<LatencyModel>(m, "LatencyModel")
       .def(py::init([](const std::string& form, const LatencyCoefficients& coefficients) {
              return LatencyModel(latency_form(form), coefficients);

@@ -1,7 +1,6 @@
 #include "latency_model.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace hocket {
 
@@ -41,12 +40,15 @@ LatencyModel::Linear LatencyModel::linear() const {
 }
 
 void LatencyModel::set_linear(const Linear& x) {
-  const auto [overlap, near_context] = std::pair(coefficients_.overlap, coefficients_.near_context);
-  coefficients_ = {x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], x[11], overlap, near_context};
+  const LatencyCoefficients& k = coefficients_;
+  coefficients_ = {x[0], x[1], x[2],  x[3],  x[4],      x[5],           x[6],          x[7],
+                   x[8], x[9], x[10], x[11], k.overlap, k.near_context, k.near_evicted};
 }
 
 double LatencyModel::far_context(const BatchFeatures& f) const {
-  return std::max(0.0, f.decode_context - coefficients_.near_context);
+  const LatencyCoefficients& k = coefficients_;
+  const double near = std::max(0.0, k.near_context - k.near_evicted * f.chunk_tokens);
+  return std::max(0.0, f.decode_context - near);
 }
 
 LatencyModel::Parts LatencyModel::parts(const BatchFeatures& f) const {

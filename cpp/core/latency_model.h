@@ -3,12 +3,13 @@
 // Corrected:   T_prefill = max( prefill_floor, sum over chunks of prefill_pair ((c+n)^2 - c^2) + prefill_token n
 //                                                                 + prefill_context c + prefill_chunk )
 //              T_decode  = decode_base + decode_seq b + decode_context (sum of contexts) + decode_max_context (largest)
-//                          + decode_far_context max( 0, (sum of contexts) - near_context )
+//                          + decode_far_context max( 0, (sum of contexts) - near )
 //                          + hidden_token (hidden-cached tokens)
 //              T         = step_base + max(T_prefill, T_decode) + (1 - overlap) min(T_prefill, T_decode)
 //              A chunk is n tokens behind a context of c. Tokens that are recomputed every step are chunks too.
 //              However short a chunk, it reads the cache of its context once, and it is one more sequence.
-//              Contexts of up to near_context tokens stay in the processor's caches from step to step.
+//              Contexts of up to near = max( 0, near_context - near_evicted (sum of n) ) tokens stay in the processor's
+//              caches from step to step; chunks drive them out.
 //
 // Echo:        T_prefill = max( prefill_floor, sum of prefill_pair n^2 + prefill_token n )
 //              T_decode  = decode_max_context (largest context) + decode_context (mean context)
@@ -88,11 +89,12 @@ struct LatencyCoefficients {
   double hidden_token = 0;        // * rho, seconds per token
   double overlap = 1;             // lambda, 0..1
   double near_context = 0;        // * tokens
+  double near_evicted = 0;        // * tokens per token of a chunk
 };
 
 class LatencyModel {
  public:
-  // The coefficients but overlap and near_context, in the order of LatencyCoefficients.
+  // The coefficients but overlap and the near ones, in the order of LatencyCoefficients.
   static constexpr int kNumLinear = 12;
   using Linear = std::array<double, kNumLinear>;
 

@@ -78,6 +78,7 @@ def scaled_coefficients(
         hidden_token=coefficients.hidden_token * projection,
         overlap=coefficients.overlap,
         near_context=coefficients.near_context / cache,
+        near_evicted=coefficients.near_evicted,
     )
 
 

@@ -25,6 +25,7 @@ TRUTH = LatencyCoefficients(
     hidden_token=4e-7,
     overlap=0.3,
     near_context=60_000.0,
+    near_evicted=16.0,
 )
 
 
@@ -79,7 +80,7 @@ def test_rows_are_the_cores_regressors(form: str) -> None:
     steps = samples(np.random.default_rng(2), 100)
     model, columns = core_model(form, TRUTH), StepColumns.of(steps, form)
     if form == "corrected":
-        columns = columns.bent_at(TRUTH.near_context)
+        columns = columns.bent_at(TRUTH.near_context, TRUTH.near_evicted)
     rows = columns.rows(TRUTH.overlap, *columns.choices(model.linear()))
     np.testing.assert_allclose(rows, [model.regressors(step.features) for step in steps])
     assert len({tuple(row != 0) for row in rows}) > 3  # several of the model's cases occurred

@@ -26,6 +26,7 @@ COEFFICIENTS = {
     "hidden_token": 1e-6,
     "overlap": 0.25,
     "near_context": 20_000.0,
+    "near_evicted": 10.0,
 }
 
 
@@ -56,7 +57,8 @@ def corrected(batch: Batch, k: dict[str, float]) -> float:
     if batch.decodes:
         decode = k["decode_base"] + k["decode_seq"] * len(batch.decodes)
         decode += k["decode_context"] * sum(batch.decodes) + k["decode_max_context"] * max(batch.decodes)
-        decode += k["decode_far_context"] * max(0, sum(batch.decodes) - k["near_context"])
+        near = max(0, k["near_context"] - k["near_evicted"] * sum(n for _, n in batch.chunks))
+        decode += k["decode_far_context"] * max(0, sum(batch.decodes) - near)
     decode += k["hidden_token"] * batch.hidden
     return k["step_base"] + max(prefill, decode) + (1 - k["overlap"]) * min(prefill, decode)
 
@@ -146,6 +148,13 @@ def test_contexts_beyond_the_near_ones_cost_more_per_token() -> None:
     batches = (Batch(decodes=[1000] * n).core().features for n in (4, 5, 6, 7))
     seconds = [model("corrected", coefficients).predict(features) for features in batches]
     assert np.diff(seconds) == pytest.approx([1e-4, 2e-4, 2e-4])
+
+
+def test_chunks_drive_near_contexts_out() -> None:
+    coefficients = {"decode_far_context": 1e-7, "near_context": 5000.0, "near_evicted": 20.0, "overlap": 0.0}
+    batches = (Batch([(0, n)], [1000] * 5).core().features for n in (1, 100, 250, 500))
+    seconds = [model("corrected", coefficients).predict(features) for features in batches]
+    assert seconds == pytest.approx([2e-6, 2e-4, 5e-4, 5e-4])
 
 
 def test_more_decodes_cost_more_at_the_same_mean() -> None:
