@@ -12,6 +12,7 @@ import torch
 from schedcore.config import EngineConfig
 from schedcore.model_path import resolve_model
 from worker import ops
+from worker.host_memory import keep_freed_memory
 from worker.loader import load_model
 from worker.memory import MemoryPlan, allocate_pool, free_cpu_bytes, free_cuda_bytes, plan_memory
 from worker.model_runner import ModelRunner
@@ -51,6 +52,8 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
     model, dtype = load_model(
         folder, model_config, dtype=config.dtype, device=device, max_positions=config.max_model_len
     )
+    if device.type == "cpu":
+        keep_freed_memory()  # from here on: what loading needed once is given back
     free_bytes = _warm_up_and_measure(model, config, dtype, device)
     memory = plan_memory(config, model_config, dtype, free_bytes)
     pool = allocate_pool(memory, config, model_config, dtype, device)
