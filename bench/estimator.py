@@ -41,11 +41,11 @@ from worker.loaded_runner import LoadedRunner, load_runner
 
 MEAN_PROMPT, MEAN_OUTPUT = 200, 30  # tokens
 TYPICAL_BATCH = 24
-UTILISATION = 0.9  # of a worker that decodes TYPICAL_BATCH at a time
+UTILISATION = 1.15  # of a worker that decodes TYPICAL_BATCH at a time
 OUTLIER = 0.5  # relative error beyond which a step was disturbed, or the model is blind to something
 TARGET = 0.05
-MAX_STEPS = 4  # times the steps asked for, until so many ran undisturbed
-WAIT_SECONDS = 5.0  # for quiet, after a disturbance
+MAX_STEPS = 3  # times the steps asked for, until so many ran undisturbed
+WAIT_SECONDS = 1.0  # for quiet, after a disturbance
 
 Clock = Callable[[], float]
 
@@ -74,15 +74,18 @@ def engine_config(model: str, num_threads: int | None) -> EngineConfig:
     return EngineConfig(model=model, device="cpu", max_num_seqs=64, max_num_batched_tokens=512, num_threads=num_threads)
 
 
-def measure(model: str, num_steps: int, seconds: float, clock: Clock, num_threads: int | None) -> Result:
-    config = engine_config(model, num_threads)
+def measure(model: str, num_steps: int, seconds: float, *, is_cpu_time: bool) -> Result:
+    clock = time.thread_time if is_cpu_time else time.perf_counter
+    config = engine_config(model, 1 if is_cpu_time else None)
     loaded = load_runner(config)
     gc.collect()
     gc.freeze()
     with progress_bar(f"calibrating {loaded.folder.name}") as show:
-        report = calibration_report(measure_model(loaded, config, seconds=seconds, progress=show, clock=clock))
+        found = measure_model(loaded, config, seconds=seconds, progress=show, clock=clock, is_cpu_time=is_cpu_time)
+        report = calibration_report(found)
     with progress_bar(f"load on {loaded.folder.name}") as show:
-        steps, quiet_share = quiet_steps(fresh_load(loaded, config, report, clock), num_steps, show)
+        load = fresh_load(loaded, config, report, clock)
+        steps, quiet_share = (list(load.steps(num_steps)), 1.0) if is_cpu_time else quiet_steps(load, num_steps, show)
     return summarise(loaded.folder.name, steps, report, quiet_share)
 
 
@@ -251,19 +254,18 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=(DEMO, *SHAPES), default=[DEMO, "15m", "100m"])
     parser.add_argument("--steps", type=int, default=600, help="of the fresh load, per model (default: 600)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of calibration per model, about (default: 60)")
-    parser.add_argument("--short", action="store_true", help="the demo model, 400 steps, 15 seconds of calibration")
+    parser.add_argument("--short", action="store_true", help="the demo model, 400 steps, 8 seconds of calibration")
     parser.add_argument("--cpu-time", action="store_true", help="CPU time of one thread instead of the wall clock")
     parser.add_argument("--folder", type=Path, default=Path("models"), help="of random models (default: models)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     models = [DEMO] if arguments.short else arguments.models
-    num_steps, seconds = (400, 15.0) if arguments.short else (arguments.steps, arguments.seconds)
-    clock, num_threads = (time.thread_time, 1) if arguments.cpu_time else (time.perf_counter, None)
+    num_steps, seconds = (400, 8.0) if arguments.short else (arguments.steps, arguments.seconds)
     load_average = os.getloadavg()[0]
     results = []
     for name in models:
         folder = DEMO if name == DEMO else str(ensure_checkpoint(name, arguments.folder))
-        results.append(measure(folder, num_steps, seconds, clock, num_threads))
+        results.append(measure(folder, num_steps, seconds, is_cpu_time=arguments.cpu_time))
     if arguments.json:
         json.dump([asdict(r) | {k: to_dict(getattr(r, k)) for k in ERRORS} for r in results], sys.stdout, indent=2)
         return

@@ -43,15 +43,18 @@ def measure_model(
     seconds: float,
     progress: Progress = lambda done, total: None,
     clock: Clock = time.perf_counter,
+    is_cpu_time: bool = False,
 ) -> StepMeasurements:
     """For about `seconds`, on a busy machine longer, but at least MIN_ROUNDS rounds.
 
+    is_cpu_time: the clock stands still while others have the processor, so that they need not be watched.
     The model must have no requests; its cache is overwritten. Raises ValueError if the limits leave too few shapes.
     """
     fill_pool(loaded)
     limits = shape_limits(loaded, config)
     timer = make_timer(loaded, limits, clock)
-    steps = measure_shapes(timer, step_shapes(limits), seconds, progress, disturbance=Disturbance())
+    disturbance = None if is_cpu_time else Disturbance()
+    steps = measure_shapes(timer, step_shapes(limits), seconds, progress, disturbance=disturbance)
     return StepMeasurements(
         model=config.served_model_name or loaded.folder.name,
         device=device_name(loaded.device),
