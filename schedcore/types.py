@@ -103,19 +103,52 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AdvisoryEvent(enum.StrEnum):
+    """What is known of a session. The first two announce a request."""
+
     TYPING = "typing"
     AGENT_STEP = "agent_step"
-    CANCEL = "cancel"
+    CANCEL = "cancel"  # the announced request will not come: the lease ends, the session stays known
+    QUERY = "query"  # changes nothing
+    RELEASE = "release"  # the session is over: the engine forgets it
 
 
 class Advisory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Notice that a session will soon send a request."""
+    """Notice about a session; answered by one SessionState. Sessions are known by tenant, salt and id together."""
 
     session_id: str
     event: AdvisoryEvent
     tenant: str = ""
-    eta_ms: float | None = None
-    lease_ms: float | None = None
+    eta_ms: float | None = None  # the request comes no earlier than this; None: unknown
+    lease_ms: float | None = None  # how long the cache is held for it; None: the engine's default
+    request_id: int = 0  # names the answer; unique among the gateway's open advisories
+    draft_token_ids: list[int] = []  # the prompt as far as it is known, without the generation prompt
+    cache_salt: str = ""
+
+
+class SessionAction(enum.StrEnum):
+    """What an engine does about an advisory; the costliest of what it does."""
+
+    NONE = "none"  # nothing to do, or the session is unknown
+    PIN = "pin"  # all of its cache is in device memory and is held there
+    PREFETCH = "prefetch"  # cache comes up from the host or the disk
+    DRAFT_PREFILL = "draft_prefill"  # what is missing of the draft is computed
+    RELEASE = "release"  # its lease ended, or the session is forgotten
+    REFUSED = "refused"  # memory or the draft's length does not permit it
+
+
+NUM_TIERS = 3  # device, host, disk
+
+
+class SessionState(msgspec.Struct, frozen=True):
+    """The answer to an advisory: where a session's cache is. A token counts at the fastest tier that has it."""
+
+    request_id: int
+    is_known: bool
+    num_tokens: int = 0  # of the session's last request, prompt and output
+    tier_tokens: list[int] = msgspec.field(default_factory=lambda: [0] * NUM_TIERS)  # device, host, disk
+    tier_bytes: list[int] = msgspec.field(default_factory=lambda: [0] * NUM_TIERS)
+    action: SessionAction = SessionAction.NONE
+    lease_ms: float | None = None  # that remain; None: no lease
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

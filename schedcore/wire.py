@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, TokenDelta
+from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, SessionState, TokenDelta
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -26,6 +26,8 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class Advise(msgspec.Struct, frozen=True, tag="advise"):
+    """Answered by one Session."""
+
     advisory: Advisory
 
 
@@ -43,6 +45,12 @@ class Deltas(msgspec.Struct, frozen=True, tag="deltas"):
     deltas: list[TokenDelta]
 
 
+class Session(msgspec.Struct, frozen=True, tag="session"):
+    """The answer to an Advise, named by its request_id."""
+
+    state: SessionState
+
+
 class Stats(msgspec.Struct, frozen=True, tag="stats"):
     """Sent unasked, a few times a second while working and once when the engine falls idle."""
 
@@ -56,7 +64,7 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
 
 
 ToEngine = Hello | Submit | Abort | Advise | Shutdown
-ToGateway = Ready | Deltas | Stats | Fatal
+ToGateway = Ready | Deltas | Session | Stats | Fatal
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

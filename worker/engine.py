@@ -12,7 +12,16 @@ from dataclasses import dataclass
 import msgspec
 
 from schedcore._core import AddStatus, Scheduler, StepOutput
-from schedcore.types import EngineError, EngineRequest, EngineStats, ErrorCode, FinishReason, TokenDelta
+from schedcore.types import (
+    Advisory,
+    EngineError,
+    EngineRequest,
+    EngineStats,
+    ErrorCode,
+    FinishReason,
+    SessionState,
+    TokenDelta,
+)
 from worker.executor import Executor, StepResult
 from worker.request_check import INT32_MAX, find_problem
 
@@ -94,6 +103,10 @@ class Engine:
         self._internal_id[gateway, request.request_id] = self._last_id
         self._executor.add_request(msgspec.structs.replace(request, request_id=self._last_id))
         return None
+
+    def advise(self, advisory: Advisory) -> SessionState:
+        """Where the session's cache is, and what is done about it. No session is known yet."""
+        return SessionState(advisory.request_id, is_known=False)
 
     def abort(self, gateway: Gateway, request_id: int) -> None:
         """Idempotent; the final delta of an open request follows."""

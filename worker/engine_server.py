@@ -74,7 +74,7 @@ class EngineServer:
                 case wire.Hello():
                     self._send(gateway, wire.Ready(self._info))
                 case wire.Advise(advisory):
-                    logger.debug("advisory for session %s: no tier to warm", advisory.session_id)
+                    self._send(gateway, wire.Session(self._engine.advise(advisory)))
                 case wire.Shutdown():
                     self.stop()
 

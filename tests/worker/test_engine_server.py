@@ -14,7 +14,7 @@ from fakes.gateway_peer import GatewayPeer
 from fakes.scripted_executor import ScriptedExecutor
 from schedcore import wire
 from schedcore._core import BatchPlan, CoreError, Scheduler, SchedulerConfig
-from schedcore.types import Advisory, AdvisoryEvent, EngineInfo, EngineRequest, ErrorCode, FinishReason
+from schedcore.types import Advisory, AdvisoryEvent, EngineInfo, EngineRequest, ErrorCode, FinishReason, SessionState
 from worker.engine import Engine, EngineLimits
 from worker.engine_server import EngineServer
 from worker.executor import StepResult
@@ -132,6 +132,14 @@ def test_frames_that_are_no_messages_are_logged_and_ignored(endpoint: str, caplo
         gateway.wait_for_final(1)
         assert not any(isinstance(message, wire.Ready) for message in gateway.received)
     assert caplog.text.count("was ignored") == 4
+
+
+def test_an_advisory_is_answered_by_the_sessions_state(endpoint: str) -> None:
+    with serving(endpoint), GatewayPeer(endpoint) as gateway:
+        gateway.send(wire.Advise(Advisory("s", AdvisoryEvent.QUERY, request_id=7)))
+        answer = gateway.wait_for(lambda message: isinstance(message, wire.Session))
+        assert isinstance(answer, wire.Session)
+        assert answer.state == SessionState(7, is_known=False)
 
 
 def test_statistics_come_while_working_and_once_when_idle(endpoint: str) -> None:
