@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.delta_stream import DeltaStream
-from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats
+from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, SessionState
 
 
 class EngineDeadError(Exception):
@@ -14,7 +14,7 @@ class EngineDeadError(Exception):
 
 
 class EngineClient(Protocol):
-    """One engine, wherever it lives. Everything but `start` and `close` returns at once."""
+    """One engine, wherever it lives. What is not a coroutine returns at once."""
 
     @property
     def info(self) -> EngineInfo:
@@ -41,7 +41,11 @@ class EngineClient(Protocol):
         stream aborts what is still open. Raises EngineDeadError if the engine is not alive.
         """
 
-    def advise(self, advisory: Advisory) -> None: ...
+    async def advise(self, advisory: Advisory) -> SessionState:
+        """Tells the engine, and returns what it says of the session; it answers between two steps.
+
+        Raises EngineDeadError, and TimeoutError if no answer comes in time: the engine may act on it all the same.
+        """
 
     def stats(self) -> EngineStats | None:
         """The last snapshot received."""

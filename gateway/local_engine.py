@@ -22,11 +22,13 @@ import zmq
 
 from gateway.delta_stream import DeltaRouter, DeltaStream
 from gateway.engine_client import EngineDeadError
+from gateway.session_answers import SessionAnswers
 from schedcore import wire
 from schedcore.config import EngineConfig
-from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, ErrorCode
+from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, ErrorCode, SessionState
 
 HELLO_SECONDS = 0.05  # between two Hellos until Ready
+ADVISE_SECONDS = 2.0  # that an engine may take to answer an advisory; a long step delays it
 EXIT_SECONDS = 10.0  # that an engine may take to exit when asked to, before it is killed
 
 _log = logging.getLogger("hocket.gateway")
@@ -39,6 +41,7 @@ class LocalEngine:
         self._config = config
         self._module = module
         self._router = DeltaRouter(self._abort)
+        self._answers = SessionAnswers()
         self._info: EngineInfo | None = None
         self._stats: EngineStats | None = None
         self._death: str | None = None
@@ -78,9 +81,11 @@ class LocalEngine:
             self._send(wire.Submit(request))
         return stream
 
-    def advise(self, advisory: Advisory) -> None:
-        if self.is_alive:
-            self._send(wire.Advise(advisory))
+    async def advise(self, advisory: Advisory) -> SessionState:
+        if not self.is_alive:
+            raise EngineDeadError(self._death or "The engine is starting.")
+        self._send(wire.Advise(advisory))
+        return await self._answers.wait_for(advisory.request_id, ADVISE_SECONDS)
 
     async def start(self) -> None:
         try:
@@ -176,6 +181,8 @@ class LocalEngine:
         match message:
             case wire.Deltas(deltas):
                 self._router.dispatch(deltas)
+            case wire.Session(state):
+                self._answers.dispatch(state)
             case wire.Stats(stats):
                 self._stats = stats
             case wire.Ready(info):
@@ -197,6 +204,7 @@ class LocalEngine:
                 _log.error("%s Open requests: %d", reason, self._router.num_open)
             self._settled.set()
             self._router.fail_all(ErrorCode.ENGINE_DEAD, reason)
+            self._answers.fail_all(reason)
 
 
 def _how_it_ended(status: int) -> str:

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from fakes.byte_tokenizer import END, VOCAB_SIZE
+from fakes.fake_sessions import FakeSessions
 from gateway.delta_stream import DeltaRouter, DeltaStream
 from gateway.engine_client import EngineDeadError
+from gateway.session_answers import SessionAnswers
 from schedcore.types import (
     Advisory,
     EngineError,
@@ -17,6 +19,7 @@ from schedcore.types import (
     ErrorCode,
     FinishReason,
     RequestClass,
+    SessionState,
     TokenDelta,
     TokenLogprobs,
 )
@@ -155,6 +158,10 @@ class FakeEngine:
         self.requests: list[EngineRequest] = []
         self.aborted: list[int] = []
         self.advisories: list[Advisory] = []
+        self.sessions = FakeSessions()
+        self.advise_seconds = 60.0
+        self.answers_advisories = True  # False: they wait until it dies
+        self._answers = SessionAnswers()
         self.refusal: EngineError | None = None  # of every request from now on
         self.info_to_be = INFO
         self._steps = FakeSteps(script, tokens_per_step)
@@ -201,6 +208,7 @@ class FakeEngine:
             self._is_ready.set()
             self._steps.abort_all()
             self._router.fail_all(ErrorCode.ENGINE_DEAD, reason)
+            self._answers.fail_all(reason)
 
     def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:
         if not self.is_alive:
@@ -211,8 +219,13 @@ class FakeEngine:
         self._go_on()
         return stream
 
-    def advise(self, advisory: Advisory) -> None:
+    async def advise(self, advisory: Advisory) -> SessionState:
+        if not self.is_alive:
+            raise EngineDeadError(self._death or "The engine is starting.")
         self.advisories.append(advisory)
+        if not self.answers_advisories:
+            return await self._answers.wait_for(advisory.request_id, self.advise_seconds)
+        return self.sessions.advise(advisory)
 
     def stats(self) -> EngineStats | None:
         return self._steps.stats()
@@ -222,6 +235,7 @@ class FakeEngine:
 
     def _submit(self, request: EngineRequest) -> None:
         self.requests.append(request)
+        self.sessions.note(request)
         if self.refusal is not None:
             refused = TokenDelta(request.request_id, [], FinishReason.ERROR, error=self.refusal)
             self._router.dispatch([refused])

@@ -1,7 +1,7 @@
 """`python -m fakes.fake_worker --endpoint ipc://...`: an engine process without a model, for the gateway's tests.
 
 Speaks the same protocol as `python -m worker`. FAKE_WORKER_MODE makes it fail: `exit` before it is ready, `fatal`
-(says why first), `garbage` (once ready). FAKE_WORKER_STEP_MS is the pace.
+(says why first), `garbage` (once ready), `deaf` (to advisories). FAKE_WORKER_STEP_MS is the pace.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 import zmq
 
 from fakes.fake_engine import INFO, FakeSteps
+from fakes.fake_sessions import FakeSessions
 from schedcore import wire
 from schedcore.config import EngineConfig
 from schedcore.types import TokenDelta
@@ -28,6 +29,7 @@ class FakeWorker:
         self._mode = mode
         self._step_ms = step_ms
         self._steps = FakeSteps()
+        self._sessions = FakeSessions()
         self._gateway = b""
         self._is_stopped = False
         self._parent = os.getppid()
@@ -48,6 +50,9 @@ class FakeWorker:
                 self._on_hello()
             case wire.Submit(request):
                 self._steps.add(request)
+                self._sessions.note(request)
+            case wire.Advise(advisory) if self._mode != "deaf":
+                self._send(wire.encode(wire.Session(self._sessions.advise(advisory))))
             case wire.Abort(request_id):
                 self._say(self._steps.abort(request_id))
             case wire.Shutdown():

@@ -101,7 +101,39 @@ async def test_killed_engine_fails_every_open_request(make_engine: object) -> No
         engine.stream([request(9)])
     with pytest.raises(EngineDeadError, match="SIGKILL"):
         _ = engine.info
-    engine.advise(Advisory("session", AdvisoryEvent.TYPING))  # nobody listens, nobody minds
+    with pytest.raises(EngineDeadError, match="SIGKILL"):
+        await engine.advise(Advisory("session", AdvisoryEvent.TYPING))
+
+
+async def test_an_advisory_is_answered(make_engine: object) -> None:
+    engine: LocalEngine = make_engine()  # type: ignore[operator]
+    await engine.start()
+    await receive_all(engine, request(1, session_id="mine"))
+    answers = await asyncio.gather(
+        *(engine.advise(Advisory(name, AdvisoryEvent.TYPING, request_id=i)) for i, name in enumerate(("mine", "yours")))
+    )
+    assert [answer.is_known for answer in answers] == [True, False]
+
+
+async def test_an_advisory_does_not_outlive_the_engine(make_engine: object) -> None:
+    engine: LocalEngine = make_engine("deaf")  # type: ignore[operator]
+    await engine.start()
+    asking = asyncio.create_task(engine.advise(Advisory("session", AdvisoryEvent.TYPING, request_id=1)))
+    await asyncio.sleep(0)
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGKILL)
+    with pytest.raises(EngineDeadError, match="SIGKILL"):
+        await asking
+
+
+async def test_an_engine_that_does_not_answer_an_advisory_is_not_waited_for(
+    make_engine: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.local_engine.ADVISE_SECONDS", 0.0)
+    engine: LocalEngine = make_engine("deaf")  # type: ignore[operator]
+    await engine.start()
+    with pytest.raises(TimeoutError):
+        await engine.advise(Advisory("session", AdvisoryEvent.TYPING, request_id=1))
 
 
 @pytest.mark.parametrize(("mode", "reason"), [("exit", "exited with status 3"), ("fatal", "There is no such device")])
