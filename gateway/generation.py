@@ -10,40 +10,38 @@ from typing import Self
 
 from gateway.admission import Refusal
 from gateway.choice import Choice
-from gateway.classify import Profile
 from gateway.engine_client import EngineDeadError
+from gateway.prepare import Prepared
 from gateway.protocol.errors import ApiError, DeadlineError, QueueFullError, UnavailableError, from_engine
-from gateway.protocol.response import Usage, usage
+from gateway.protocol.response import Usage
 from gateway.services import Services
-from schedcore.types import EngineRequest, FinishReason, TokenDelta
+from schedcore.types import FinishReason, TokenDelta
 
 
 class Generation:
     """A context manager: entering asks admission and submits, leaving ends whatever is still open.
 
-    Choice number i is the engine's request number requests[0].request_id + i.
+    Choice number i is the engine's request number prepared.requests[0].request_id + i.
     """
 
     def __init__(
         self,
         services: Services,
-        profile: Profile,
-        choices: list[Choice],
-        requests: list[EngineRequest],
-        prompts: list[list[int]],
+        prepared: Prepared,
         arrived_at: float,
     ) -> None:
-        self.profile = profile
-        self.choices = choices
-        self.prompts = prompts
+        self.profile = prepared.profile
+        self.choices = prepared.choices
+        self.prompts = prepared.prompts
         self.arrived_at = arrived_at
         self.first_token_at: float | None = None
         self._services = services
-        self._requests = requests
-        self._first_id = requests[0].request_id
-        self._num_unfinished = len(choices)
-        self._admission = services.admissions[profile.request_class]
-        self._metrics = services.metrics.of_class[profile.request_class]
+        self._prepared = prepared
+        self._requests = prepared.requests
+        self._first_id = prepared.requests[0].request_id
+        self._num_unfinished = len(prepared.choices)
+        self._admission = services.admissions[self.profile.request_class]
+        self._metrics = services.metrics.of_class[self.profile.request_class]
         self._resources = contextlib.ExitStack()
 
     @property
@@ -58,16 +56,15 @@ class Generation:
 
     @property
     def num_prompt_tokens(self) -> int:
-        return sum(map(len, self.prompts))
+        return self._prepared.num_prompt_tokens
 
     @property
     def num_output_tokens(self) -> int:
-        return sum(choice.num_tokens for choice in self.choices)
+        return self._prepared.num_output_tokens
 
     def usage(self) -> Usage:
-        """So far. A prompt counts once, however many choices it has."""
-        cached = {choice.prompt_index: choice.num_cached_tokens for choice in reversed(self.choices)}
-        return usage(self.num_prompt_tokens, self.num_output_tokens, sum(cached.values()))
+        """So far."""
+        return self._prepared.usage()
 
     def __enter__(self) -> Self:
         """Raises QueueFullError or UnavailableError."""

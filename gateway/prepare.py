@@ -1,14 +1,14 @@
-"""A validated request and its prompts' token ids -> a generation, or an error that names the parameter."""
+"""A validated request and its prompts' token ids -> the engine's requests, or an error that names the parameter."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from gateway.choice import Choice, ChoiceOptions
-from gateway.classify import classify
-from gateway.generation import Generation
+from gateway.classify import Profile
 from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.generation import GenerationRequest, sampling_params
+from gateway.protocol.response import Usage, usage
 from gateway.services import Services
 from gateway.stop_strings import StopStrings
 from schedcore.types import EngineInfo, EngineRequest
@@ -27,13 +27,35 @@ class Wish:
     discards_output: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the engine is asked, and the choices that its tokens will become. Choice i belongs to request i."""
+
+    profile: Profile
+    choices: list[Choice]
+    requests: list[EngineRequest]
+    prompts: list[list[int]]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(choice.num_tokens for choice in self.choices)
+
+    def usage(self) -> Usage:
+        """So far. A prompt counts once, however many choices it has."""
+        cached = {choice.prompt_index: choice.num_cached_tokens for choice in reversed(self.choices)}
+        return usage(self.num_prompt_tokens, self.num_output_tokens, sum(cached.values()))
+
+
 def prepare(
-    services: Services, request: GenerationRequest, wish: Wish, *, tenant: str = "", arrived_at: float
-) -> Generation:
+    services: Services, request: GenerationRequest, wish: Wish, profile: Profile, *, arrived_at: float
+) -> Prepared:
     """Choice i * n + j is choice j of prompt i. Raises InvalidRequestError or UnavailableError."""
     info = services.ready_engine()
     _check_ids(request, wish, info)
-    profile = classify(request, tenant, services.config)
     options = _options(request, wish)
     choices: list[Choice] = []
     requests: list[EngineRequest] = []
@@ -64,7 +86,7 @@ def prepare(
                     cache_salt=profile.cache_salt,
                 )
             )
-    return Generation(services, profile, choices, requests, wish.prompts, arrived_at)
+    return Prepared(profile, choices, requests, wish.prompts)
 
 
 def _options(request: GenerationRequest, wish: Wish) -> ChoiceOptions:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from dataclasses import dataclass
 
 import msgspec
@@ -16,6 +18,10 @@ class ResponseHead:
     created: int  # Unix seconds
     model: str
     service_tier: str | UnsetType = UNSET
+
+
+def response_head(prefix: str, model: str, service_tier: str | None) -> ResponseHead:
+    return ResponseHead(f"{prefix}-{secrets.token_hex(16)}", int(time.time()), model, service_tier or UNSET)
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):

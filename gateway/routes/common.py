@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET
 
-from gateway.generation import Generation
 from gateway.protocol.errors import BodyTimeoutError, MediaTypeError
-from gateway.protocol.response import ResponseHead
 from gateway.services import SERVICES
 
 
@@ -34,12 +29,3 @@ async def read_body(request: web.Request) -> bytes:
 
 def json_response(body: msgspec.Struct) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), content_type="application/json")
-
-
-def response_head(prefix: str, model: str, generation: Generation) -> ResponseHead:
-    return ResponseHead(
-        id=f"{prefix}-{secrets.token_hex(16)}",
-        created=int(time.time()),
-        model=model,
-        service_tier=generation.profile.service_tier or UNSET,
-    )

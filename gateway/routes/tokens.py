@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from gateway.chat_answer import chat_prompt
 from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.tokens import (
     DetokenizeResponse,
@@ -12,7 +13,6 @@ from gateway.protocol.tokens import (
     decode_detokenize,
     decode_tokenize,
 )
-from gateway.routes.chat import chat_prompt
 from gateway.routes.common import json_response, read_body
 from gateway.services import SERVICES
 
