@@ -16,6 +16,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     enable_access_log: bool = True
     ttft_target_ms: float | None = None  # of online requests, for policies that hold targets
     itl_target_ms: float | None = None
+    max_engine_restarts: int = 10  # of an engine that dies, within ten minutes; 0: a dead engine stays dead
 
     # Limits
     max_queue_requests: int = 2048  # waiting for their first token, per class; more are answered 429
@@ -32,7 +33,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         _require(all(self.api_keys), "an API key must not be empty")
         for name in ("max_queue_requests", "max_queue_tokens", "max_body_bytes"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        for name in ("request_timeout_ms", "drain_timeout_ms"):
+        for name in ("request_timeout_ms", "drain_timeout_ms", "max_engine_restarts"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
         for name in ("body_timeout_ms", "keepalive_ms"):
             _require(getattr(self, name) > 0, f"{name} must be positive")

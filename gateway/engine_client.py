@@ -10,7 +10,11 @@ from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, Se
 
 
 class EngineDeadError(Exception):
-    """The engine is gone or was never ready; the message says why."""
+    """The engine is gone or not yet ready; the message says why. `code`: engine_dead, starting or restarting."""
+
+    def __init__(self, message: str, code: str = "engine_dead") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class EngineClient(Protocol):
@@ -27,6 +31,10 @@ class EngineClient(Protocol):
     @property
     def death(self) -> str | None:
         """Why the engine is gone; None while it starts or lives."""
+
+    @property
+    def num_restarts(self) -> int:
+        """How often it was started again."""
 
     async def start(self) -> None:
         """Returns when the engine is ready. Raises EngineDeadError if it dies before."""

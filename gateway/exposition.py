@@ -112,6 +112,11 @@ class Exposition(Collector):
     def collect(self) -> Iterator[Metric]:
         stats = self._engine.stats() or _NO_STATS
         yield _gauge("hocket_engine_up", "1 if the engine is ready and answering.", float(self._engine.is_alive))
+        yield CounterMetricFamily(
+            "hocket_engine_restarts",
+            "How often the engine died and was started again.",
+            value=self._engine.num_restarts,
+        )
         yield from self._engine_metrics(stats)
         yield from self._class_metrics(stats)
         yield from self._responses()

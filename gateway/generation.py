@@ -73,7 +73,7 @@ class Generation:
             self._stream = self._resources.enter_context(self._services.engine.stream(self._requests))
         except EngineDeadError as error:
             self._admission.leave(self._ticket, self._services.clock())
-            raise UnavailableError(str(error), code="engine_dead") from None
+            raise UnavailableError(str(error), code=error.code) from None
         self._services.open.add(self)
         self._resources.callback(self._services.open.remove, self)
         self._limit_time()

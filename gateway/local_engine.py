@@ -35,7 +35,7 @@ _log = logging.getLogger("hocket.gateway")
 
 
 class LocalEngine:
-    """An EngineClient. One instance is one engine process; a dead engine stays dead."""
+    """One instance is one engine process; a dead engine stays dead (supervised_engine.py starts another)."""
 
     def __init__(self, config: EngineConfig, module: str = "worker") -> None:
         self._config = config
@@ -47,6 +47,7 @@ class LocalEngine:
         self._death: str | None = None
         self._is_closing = False
         self._settled = asyncio.Event()  # ready or dead
+        self._dead = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -54,8 +55,8 @@ class LocalEngine:
 
     @property
     def info(self) -> EngineInfo:
-        if self._info is None or self._death is not None:
-            raise EngineDeadError(self._death or "The engine is starting.")
+        self._check_alive()
+        assert self._info is not None
         return self._info
 
     @property
@@ -74,18 +75,25 @@ class LocalEngine:
         return self._stats
 
     def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:
-        if not self.is_alive:
-            raise EngineDeadError(self._death or "The engine is starting.")
+        self._check_alive()
         stream = self._router.open(request.request_id for request in requests)
         for request in requests:
             self._send(wire.Submit(request))
         return stream
 
     async def advise(self, advisory: Advisory) -> SessionState:
-        if not self.is_alive:
-            raise EngineDeadError(self._death or "The engine is starting.")
+        self._check_alive()
         self._send(wire.Advise(advisory))
         return await self._answers.wait_for(advisory.request_id, ADVISE_SECONDS)
+
+    async def wait_until_dead(self) -> None:
+        await self._dead.wait()
+
+    def _check_alive(self) -> None:
+        if self._death is not None:
+            raise EngineDeadError(self._death)
+        if self._info is None:
+            raise EngineDeadError("The engine is starting.", code="starting")
 
     async def start(self) -> None:
         try:
@@ -203,6 +211,7 @@ class LocalEngine:
             if self._info is not None and not self._is_closing:
                 _log.error("%s Open requests: %d", reason, self._router.num_open)
             self._settled.set()
+            self._dead.set()
             self._router.fail_all(ErrorCode.ENGINE_DEAD, reason)
             self._answers.fail_all(reason)
 

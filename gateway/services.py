@@ -42,14 +42,13 @@ class Services:
             self.admissions[request_class] = admission
 
     def ready_engine(self) -> EngineInfo:
-        """Raises UnavailableError while the engine starts, after it died, and while the server shuts down."""
+        """Raises UnavailableError while there is no engine, or not yet, or while the server shuts down."""
         if self.is_draining:
             raise UnavailableError("The server is shutting down.", code="shutting_down")
         try:
             return self.engine.info
         except EngineDeadError as error:
-            code = "engine_dead" if self.engine.death else "starting"
-            raise UnavailableError(str(error), code=code, headers={"Retry-After": "5"}) from None
+            raise UnavailableError(str(error), code=error.code, headers={"Retry-After": "5"}) from None
 
     def model_name(self, requested: str | None) -> str:
         """The name to show. Raises NotFoundError if it is not one that is served."""

@@ -73,6 +73,12 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         help="ask clients for a key; repeatable, keys share no cache (default: $HOCKET_API_KEY, or none)",
     )
     group.add_argument(
+        "--max-engine-restarts",
+        type=int,
+        metavar="N",
+        help=f"of an engine that dies, within ten minutes; 0: never (default: {default.max_engine_restarts})",
+    )
+    group.add_argument(
         "--access-log", action=argparse.BooleanOptionalAction, help="one JSON line per request, without prompts"
     )
 

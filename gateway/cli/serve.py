@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvloop
 from aiohttp import web
 
@@ -24,7 +25,9 @@ from gateway.cli.options import OptionsError, add_options, engine_config, gatewa
 from gateway.config import GatewayConfig
 from gateway.local_engine import LocalEngine
 from gateway.protocol.errors import UnavailableError
+from gateway.restart_policy import RestartPolicy
 from gateway.services import Services
+from gateway.supervised_engine import SupervisedEngine
 from gateway.tokenize import Tokenizer
 from schedcore.config import EngineConfig
 from schedcore.model_path import DEMO, ModelNotFoundError, resolve_model
@@ -131,12 +134,18 @@ class _Server:
         template = checkpoint.chat_template
         return Services(
             config=self._config,
-            engine=LocalEngine(self._engine_config, self._engine_module),
+            engine=SupervisedEngine(self._make_engine, RestartPolicy(self._config.max_engine_restarts)),
             tokenizer=tokenizer,
             template=ChatTemplate(template, checkpoint.special_tokens) if template else None,
             stop_token_ids=tuple(stop_token_ids),
             sampling=checkpoint.sampling,
         )
+
+    def _make_engine(self, num_restarts: int) -> LocalEngine:
+        config = self._engine_config
+        if num_restarts and config.decision_record is not None:  # each engine writes a record of its own
+            config = msgspec.structs.replace(config, decision_record=f"{config.decision_record}.{num_restarts}")
+        return LocalEngine(config, self._engine_module)
 
     def _on_engine_settled(self) -> None:
         engine = self._services.engine

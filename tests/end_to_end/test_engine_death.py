@@ -1,4 +1,4 @@
-"""kill -9 of the engine: every open request gets a final error, /health says so, the server stays up."""
+"""kill -9 of the engine: every open request gets a final error, /health says so, and the engine comes back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODY = {"messages": [{"role": "user", "content": "Tell me a story."}], "ignore_e
 
 
 async def test_killed_engine_ends_every_request(tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
+    with serving(tmp_path, "--max-engine-restarts", "0") as server:
         url = f"{server.url}/v1/chat/completions"
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             streams = [await session.post(url, json=BODY | {"stream": True}) for _ in range(20)]
@@ -54,3 +54,13 @@ async def test_requests_without_stream_get_503(tmp_path: Path) -> None:
         statuses = {response.status for response in responses}
         assert 503 in statuses
         assert statuses <= {200, 503}
+
+
+async def test_killed_engine_is_started_again(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        first = server.engine
+        first.kill()
+        await eventually(lambda: server.metric("hocket_engine_restarts_total") == 1, seconds=60)
+        await eventually(lambda: server.health() == 200, seconds=60)
+        assert server.engine.pid != first.pid
+        assert client.completions.create(model=server.model, prompt="Hello").choices[0].finish_reason

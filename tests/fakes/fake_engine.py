@@ -155,6 +155,7 @@ class FakeEngine:
     def __init__(
         self, script: Script = echo, *, tokens_per_step: int = 1, is_manual: bool = False, is_ready: bool = True
     ) -> None:
+        self.num_restarts = 0
         self.requests: list[EngineRequest] = []
         self.aborted: list[int] = []
         self.advisories: list[Advisory] = []
@@ -175,8 +176,7 @@ class FakeEngine:
 
     @property
     def info(self) -> EngineInfo:
-        if not self.is_alive:
-            raise EngineDeadError(self._death or "The engine is starting.")
+        self._check_alive()
         return self.info_to_be
 
     @property
@@ -199,6 +199,12 @@ class FakeEngine:
     async def close(self) -> None:
         self.die("The engine was shut down.")
 
+    def _check_alive(self) -> None:
+        if self._death is not None:
+            raise EngineDeadError(self._death)
+        if not self._is_ready.is_set():
+            raise EngineDeadError("The engine is starting.", code="starting")
+
     def become_ready(self) -> None:
         self._is_ready.set()
 
@@ -211,8 +217,7 @@ class FakeEngine:
             self._answers.fail_all(reason)
 
     def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:
-        if not self.is_alive:
-            raise EngineDeadError(self._death or "The engine is starting.")
+        self._check_alive()
         stream = self._router.open(request.request_id for request in requests)
         for request in requests:
             self._submit(request)
@@ -220,8 +225,7 @@ class FakeEngine:
         return stream
 
     async def advise(self, advisory: Advisory) -> SessionState:
-        if not self.is_alive:
-            raise EngineDeadError(self._death or "The engine is starting.")
+        self._check_alive()
         self.advisories.append(advisory)
         if not self.answers_advisories:
             return await self._answers.wait_for(advisory.request_id, self.advise_seconds)
