@@ -14,6 +14,7 @@ from gateway.chat_template import ChatTemplate
 from gateway.config import GatewayConfig
 from gateway.engine_client import EngineClient, EngineDeadError
 from gateway.metrics import SERVED_CLASSES, Metrics
+from gateway.offline.store import OfflineStore
 from gateway.open_generations import OpenGenerations
 from gateway.protocol.errors import NotFoundError, UnavailableError
 from gateway.tokenize import Tokenizer
@@ -34,6 +35,7 @@ class Services:
     created: int = field(default_factory=lambda: int(time.time()))  # of the models, for /v1/models
     request_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     open: OpenGenerations = field(default_factory=OpenGenerations)
+    offline: OfflineStore | None = None  # None: no files and batches
     is_draining: bool = False
 
     def __post_init__(self) -> None:

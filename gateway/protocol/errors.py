@@ -2,12 +2,14 @@
 
     ApiError
     ├── InvalidRequestError      400   ├── QueueFullError         429
-    ├── AuthenticationError      401   ├── ServerError            500
-    ├── NotFoundError            404   ├── UnavailableError       503
-    ├── MethodNotAllowedError    405   └── DeadlineError          504
-    ├── BodyTimeoutError         408
+    ├── AuthenticationError      401   ├── QuotaError             429
+    ├── NotFoundError            404   ├── ServerError            500
+    ├── MethodNotAllowedError    405   ├── UnavailableError       503
+    ├── BodyTimeoutError         408   ├── DeadlineError          504
+    ├── ConflictError            409   └── StorageFullError       507
     ├── BodyTooLargeError        413
-    └── MediaTypeError           415
+    ├── MediaTypeError           415
+    └── RangeError               416
 
 The middleware turns them into HTTP, once.
 """
@@ -78,6 +80,11 @@ class BodyTimeoutError(InvalidRequestError):
     default_code = "body_timeout"
 
 
+class ConflictError(InvalidRequestError):
+    status = 409
+    default_code = "conflict"
+
+
 class BodyTooLargeError(InvalidRequestError):
     status = 413
     default_code = "body_too_large"
@@ -86,6 +93,11 @@ class BodyTooLargeError(InvalidRequestError):
 class MediaTypeError(InvalidRequestError):
     status = 415
     default_code = "unsupported_media_type"
+
+
+class RangeError(InvalidRequestError):
+    status = 416
+    default_code = "range_not_satisfiable"
 
 
 class QueueFullError(ApiError):
@@ -97,6 +109,14 @@ class QueueFullError(ApiError):
 
     def __init__(self, message: str, *, retry_after_seconds: int) -> None:
         super().__init__(message, headers={"Retry-After": str(retry_after_seconds)})
+
+
+class QuotaError(ApiError):
+    """A tenant has all that it may have. Waiting alone does not help, so there is no Retry-After."""
+
+    status = 429
+    type = "insufficient_quota"
+    default_code = "insufficient_quota"
 
 
 class ServerError(ApiError):
@@ -113,6 +133,13 @@ class DeadlineError(ApiError):
     status = 504
     type = "timeout_error"
     default_code = "request_timeout"
+
+
+class StorageFullError(ApiError):
+    """The server's disk is full. Nothing was changed; the same call may be repeated later."""
+
+    status = 507
+    default_code = "insufficient_storage"
 
 
 def from_engine(error: EngineError | None) -> ApiError:

@@ -1,0 +1,132 @@
+"""The connection to the store's tables: SQLite by default, PostgreSQL by URL. Blocking; store.py has the threads.
+
+SQLite runs in WAL mode with synchronous=FULL: a commit returns when it is on the disk, and a reader never waits for the
+writer. There is one writer per store, so nothing is ever busy.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url, text
+from sqlalchemy.engine import URL
+
+from gateway.protocol.errors import ApiError, StorageFullError, UnavailableError
+
+_BUSY_SECONDS = 30.0  # another program looks at the SQLite file
+_LOCK_KEY = 0x686F636B6574  # of the PostgreSQL advisory lock: one gateway per database
+_DISK_FULL = "53100"  # PostgreSQL's error code
+
+
+class StoreOpenError(Exception):
+    """One line that says why the store cannot be opened, and what to do."""
+
+
+def database_url(text: str) -> URL:
+    """Raises StoreOpenError."""
+    try:
+        url = make_url(text)
+    except exc.ArgumentError:
+        raise StoreOpenError(f"{text!r} is no database URL such as postgresql://user:password@host/name") from None
+    if url.drivername in ("postgres", "postgresql"):
+        url = url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise StoreOpenError(f"{url.get_backend_name()} is not supported: use SQLite or PostgreSQL")
+    return url
+
+
+class Database:
+    """Raises StoreOpenError where it cannot be reached, or where another gateway uses it."""
+
+    def __init__(self, url: URL) -> None:
+        self.name = url.render_as_string(hide_password=True)
+        self._holder: Connection | None = None
+        if url.get_backend_name() == "sqlite" and url.database:
+            os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
+        try:
+            self._engine = _engine(url)
+            if url.get_backend_name() == "postgresql":
+                self._lock()
+            with self.writing() as connection:
+                _migrate(connection)
+        except (exc.SQLAlchemyError, ApiError, ImportError) as error:
+            self.close()
+            reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            raise StoreOpenError(f"the database {self.name} cannot be opened: {reason}") from None
+
+    def close(self) -> None:
+        if self._holder is not None:
+            self._holder.close()
+        if hasattr(self, "_engine"):
+            self._engine.dispose()
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction, committed at the end. Raises StorageFullError or UnavailableError; then nothing changed.
+
+        REQUIRES: no other thread is in here.
+        """
+        with _failures(self.name), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with _failures(self.name), self._engine.connect() as connection:
+            yield connection
+
+    def _lock(self) -> None:
+        """Held as long as the connection is."""
+        self._holder = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        if not self._holder.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK_KEY}):
+            self.close()
+            raise StoreOpenError(f"another gateway uses the database {self.name}: give each one of its own")
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() != "sqlite":
+        return create_engine(url, pool_size=8, pool_pre_ping=True)
+    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None  # transactions begin where SQLAlchemy says so, DDL included
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-16384"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    return engine
+
+
+def _migrate(connection: Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+@contextmanager
+def _failures(name: str) -> Iterator[None]:
+    try:
+        yield
+    except exc.DBAPIError as error:
+        if _is_full(error.orig):
+            raise StorageFullError("The server's disk is full: nothing was saved. Try again later.") from error
+        if isinstance(error, exc.OperationalError) or error.connection_invalidated:
+            raise UnavailableError("The server's database cannot be reached.", code="database_unavailable") from error
+        raise
+
+
+def _is_full(error: BaseException | None) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+    return getattr(error, "sqlstate", None) == _DISK_FULL
