@@ -159,9 +159,10 @@ int64_t workspace_bytes(const Step& step, int64_t num_heads, int dtype, int64_t 
 }
 
 void linear(Pointer out, Pointer x, Pointer packed, Pointer bias, int64_t num_tokens, int64_t in_features,
-            int64_t out_features, int64_t x_stride, int64_t panel_width, int dtype) {
-  check(linear_cpu({static_cast<float*>(to_pointer(out)), to_const<float>(x), to_pointer(packed), to_const<float>(bias),
-                    num_tokens, in_features, out_features, x_stride, panel_width, static_cast<DType>(dtype)}));
+            int64_t out_features, int64_t x_stride, int64_t panel_width, int dtype, bool is_gated) {
+  check(
+      linear_cpu({static_cast<float*>(to_pointer(out)), to_const<float>(x), to_pointer(packed), to_const<float>(bias),
+                  num_tokens, in_features, out_features, x_stride, panel_width, static_cast<DType>(dtype), is_gated}));
 }
 
 void set_isa(const std::string& name) {

@@ -6,7 +6,7 @@ has_cuda: bool
 
 def set_num_threads(n: int) -> None: ...
 def num_threads() -> int: ...
-def set_isa(name: str) -> None: ...  # "avx512", "avx2", "generic", "avx2_w16" (tests); ValueError where it is missing
+def set_isa(name: str) -> None: ...  # kernels/include/cpu.h names them; ValueError where one is missing
 def isa() -> str: ...
 
 class PagedPool:
@@ -98,6 +98,7 @@ def linear(
     x_stride: int,
     panel_width: int,
     dtype: int,
+    is_gated: bool,
     /,
 ) -> None: ...  # CPU only
 def linear_panel_width() -> int: ...

@@ -114,10 +114,11 @@ class _Builder:
             sliding_window=config.sliding_windows[index],
             qk_norms=self._qk_norms(prefix) if config.has_qk_norm else None,
         )
+        is_gated = config.activation == "silu"
         mlp = MLP(
-            self._linear(*(prefix + name for name in names.up), has_bias=config.has_mlp_bias),
+            self._linear(*(prefix + name for name in names.up), has_bias=config.has_mlp_bias, is_gated=is_gated),
             self._linear(prefix + names.down, has_bias=config.has_mlp_bias),
-            config.activation,
+            None if is_gated else config.activation,
         )
         attention_norm, mlp_norm = self._norm(prefix + names.attention_norm), self._norm(prefix + names.mlp_norm)
         return DecoderLayer(attention_norm, attention, mlp_norm, mlp)
@@ -134,10 +135,10 @@ class _Builder:
         q, k = (self._vector(f"{prefix}{name}.weight") for name in (self._names.q_norm, self._names.k_norm))
         return RMSNorm(q, self._config.norm_eps), RMSNorm(k, self._config.norm_eps)
 
-    def _linear(self, *modules: str, has_bias: bool = False) -> Linear:
-        """Modules that read the same input, fused: their outputs follow each other."""
+    def _linear(self, *modules: str, has_bias: bool = False, is_gated: bool = False) -> Linear:
+        """Modules that read the same input, fused: their outputs follow each other, or the first gates the second."""
         bias = torch.cat([self._vector(f"{module}.bias") for module in modules]) if has_bias else None
-        return make_linear(self._weight(*modules), bias)
+        return make_linear(self._weight(*modules), bias, is_gated=is_gated)
 
     def _weight(self, *modules: str) -> Tensor:
         """The modules' weights stacked, [sum of out_features, in_features], in the weight dtype on the device."""

@@ -33,7 +33,7 @@ _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # kernels/inc
 
 
 def backend(device: torch.device) -> str:
-    """What runs the operations on this device: "avx512", "avx2", "generic", "cuda" or "torch"."""
+    """What runs the operations on this device: "avx512_bf16", "avx512", "avx2", "generic", "cuda" or "torch"."""
     if not _HAS_KERNELS:
         return "torch"
     if device.type == "cpu":
@@ -154,42 +154,62 @@ class PackedLinear:
     """A weight in the layout that linear() reads fastest here. Made by pack_linear()."""
 
     weight: Tensor  # on CPU: panels as kernels/include/linear.h says; elsewhere [N, K]
-    bias: Tensor | None  # [N]
+    bias: Tensor | None  # on CPU float32 [columns of all panels], elsewhere [N]
     in_features: int
-    out_features: int
+    out_features: int  # columns of what linear() returns
     panel_width: int  # 0: not packed
+    is_gated: bool
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+def pack_linear(weight: Tensor, bias: Tensor | None = None, *, is_gated: bool = False) -> PackedLinear:
     """weight [N, K], bias [N] or None. Copies on CPU, so that the arguments may be freed.
 
+    is_gated: the first half of the rows is a gate, the second half what it gates; linear() then returns
+    silu(gate) * up, [T, N / 2].
     On CPU bfloat16 weights stay bfloat16, all others become float32; the bias becomes float32.
     """
-    out_features, in_features = weight.shape
-    if bias is not None and bias.shape != (out_features,):
+    num_rows, in_features = weight.shape
+    if bias is not None and bias.shape != (num_rows,):
         raise ValueError(f"bias has shape {list(bias.shape)}, the weight {list(weight.shape)}")
+    if is_gated and num_rows % 2:
+        raise ValueError(f"a gated weight has as many rows of each half, not {num_rows} in all")
+    out_features = num_rows // 2 if is_gated else num_rows
     if not (_HAS_KERNELS and weight.is_cpu):
-        return PackedLinear(weight, bias, in_features, out_features, 0)
+        return PackedLinear(weight, bias, in_features, out_features, 0, is_gated)
     panel_width = _kernels.linear_panel_width()
-    panels = _pack_panels(weight, panel_width)
-    return PackedLinear(panels, None if bias is None else bias.float().clone(), in_features, out_features, panel_width)
-
-
-def _pack_panels(weight: Tensor, width: int) -> Tensor:
-    """[N, K] -> [N / width, K / 2, width, 2] in bfloat16 or [N / width, K, width] in float32, padded with zeros."""
     weight = weight.detach() if weight.dtype is torch.bfloat16 else weight.detach().float()
-    n, k = weight.shape
-    weight = F.pad(weight, (0, k % 2, 0, -n % width)).contiguous()
-    if weight.dtype is torch.bfloat16:
-        pairs = weight.view(torch.int32)  # [N, K / 2]
-        return pairs.view(-1, width, pairs.shape[1]).mT.contiguous().view(torch.bfloat16)
-    return weight.view(-1, width, weight.shape[1]).mT.contiguous()
+    panels = _pack_panels(_panel_order(weight, panel_width, is_gated))
+    columns = (
+        None if bias is None else _panel_order(bias.detach().float()[:, None], panel_width, is_gated).flatten().clone()
+    )
+    return PackedLinear(panels, columns, in_features, out_features, panel_width, is_gated)
+
+
+def _panel_order(rows: Tensor, width: int, is_gated: bool) -> Tensor:
+    """[N, K] -> [num_panels, width, K], padded with zeros; gated: gate and up share each panel."""
+    parts = rows.chunk(2) if is_gated else (rows,)
+    share = width // len(parts)
+    padded = [F.pad(part, (0, 0, 0, -part.shape[0] % share)) for part in parts]
+    panels = [part.view(-1, share, part.shape[1]) for part in padded]
+    return torch.cat(panels, dim=1) if is_gated else panels[0]
+
+
+def _pack_panels(rows: Tensor) -> Tensor:
+    """[panels, width, K] -> [panels, K / 2, width, 2] in bfloat16 or [panels, K, width] in float32, K made even."""
+    rows = F.pad(rows, (0, rows.shape[2] % 2))
+    if rows.dtype is torch.bfloat16:
+        return rows.view(torch.int32).mT.contiguous().view(torch.bfloat16)
+    return rows.mT.contiguous()
 
 
 def linear(x: Tensor, packed: PackedLinear) -> Tensor:
-    """x [T, K] -> x @ weight.T + bias, [T, N]. On CPU x is float32 and its rows may be strided."""
+    """x [T, K] -> x @ weight.T + bias, [T, N], or what is_gated makes of it. On CPU x is float32, rows may be strided.
+
+    Where the CPU multiplies bfloat16 (backend avx512_bf16), a bfloat16 weight meets x rounded to bfloat16.
+    """
     if packed.panel_width == 0:
-        return F.linear(x, packed.weight, packed.bias)
+        product = F.linear(x, packed.weight, packed.bias)
+        return silu_mul(product) if packed.is_gated else product
     tokens, in_features, stride = match("x[T,K|s,1]", x)
     if in_features != packed.in_features or x.dtype is not torch.float32 or not x.is_cpu:
         raise ValueError(f"x is {x.dtype} {list(x.shape)} on {x.device}, expected float32 [T, {packed.in_features}]")
@@ -197,6 +217,7 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     _kernels.linear(
         out.data_ptr(), x.data_ptr(), packed.weight.data_ptr(), 0 if packed.bias is None else packed.bias.data_ptr(),
         tokens, in_features, packed.out_features, stride, packed.panel_width, _DTYPES[packed.weight.dtype],
+        packed.is_gated,
     )  # fmt: skip
     return out
 

@@ -21,6 +21,9 @@ extern const KernelTable kTable;
 namespace avx512 {
 extern const KernelTable kTable;
 }
+namespace avx512_bf16 {
+extern const KernelTable kTable;
+}
 #endif
 
 namespace {
@@ -36,13 +39,16 @@ const KernelTable* find_table(std::string_view name) {
                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (name == "avx2" && has_avx2) return &avx2::kTable;
   if (name == "avx2_w16" && has_avx2) return &avx2_w16::kTable;
+  const bool has_avx512_bf16 =
+      has_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   if (name == "avx512" && has_avx512) return &avx512::kTable;
+  if (name == "avx512_bf16" && has_avx512_bf16) return &avx512_bf16::kTable;
 #endif
   return nullptr;
 }
 
 const KernelTable* best_table() {
-  for (std::string_view name : {"avx512", "avx2"}) {
+  for (std::string_view name : {"avx512_bf16", "avx512", "avx2"}) {
     if (const KernelTable* table = find_table(name)) return table;
   }
   return &generic::kTable;

@@ -1,6 +1,7 @@
 #include "kernel_table.h"
 
 #include "kernels.h"
+#include "linear_product.h"
 
 #define HOCKET_STRING_(x) #x
 #define HOCKET_STRING(x) HOCKET_STRING_(x)
@@ -14,7 +15,7 @@ const KernelTable kTable = {
     .rope_kv_write = rope_kv_write,
     .paged_attention = paged_attention,
     .linear = linear,
-    .linear_panel_width = 2 * HOCKET_SIMD_WIDTH,
+    .linear_panel_width = kPanel,
     .read_limit = read_limit,
     .arithmetic_limit = arithmetic_limit,
 };

@@ -1,9 +1,9 @@
-// Rows of x are taken in groups, whose sums over a whole panel stay in registers. Few rows: time is the reading of the
-// weight, so the sums are split until there are enough independent ones to hide the latency of a multiply-add. Many
-// rows: time is arithmetic; a bfloat16 panel is then expanded to float32 once and used for a block of rows.
 #include "linear.h"
 
 #include "kernels.h"
+#include "linear_bf16.h"
+#include "linear_float.h"
+#include "linear_product.h"
 #include "parallel.h"
 #include "simd.h"
 #include "thread_pool.h"
@@ -11,175 +11,61 @@
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
 
-constexpr int kPanelVecs = 2;
-constexpr int64_t kPanel = kPanelVecs * kWidth;
-constexpr int64_t kRowBlock = 96;    // rows that a panel serves before the next one
-constexpr int64_t kExpandRows = 16;  // bfloat16: expand the panel for more rows than this
-
-// Rows of one group. Expanding on the fly takes registers.
-template <class T>
-constexpr int kMaxRows = 6;
-template <>
-constexpr int kMaxRows<BFloat16> = kWidth == 16 ? 6 : 4;
-
-// The weights of one panel at k = 2 * pair + half, vector `vec` of its columns.
-template <int kHalf, bool kReload>
-inline Vec load_weights(const float* panel, int64_t pair, int vec) {
-  return load(panel + (2 * pair + kHalf) * kPanel + vec * kWidth);
-}
-
-template <int kHalf, bool kReload>
-inline Vec load_weights(const BFloat16* panel, int64_t pair, int vec) {
-  const BFloat16* p = panel + (pair * kPanel + vec * kWidth) * 2;
-  if (kReload) asm("" : "+r"(p));  // for the other half too: there is no register to keep it in
-  UintVec bits;
-  __builtin_memcpy(&bits, p, sizeof(bits));
-  return bit_cast<Vec>(kHalf == 0 ? bits << 16 : bits >> 16 << 16);
-}
-
-// sums[r][j] += x[r][k] panels[k][j] at k = 2 * pair + kHalf. The order keeps one element of x in a register at a time.
-template <int kHalf, int kRows, int kVecs, class T>
-inline void multiply_step(const float* x, int64_t x_stride, const T* panels, int64_t panel_size, int64_t pair,
-                          Vec (&sums)[kRows][kVecs]) {
-  Vec weights[kVecs];
-  for (int j = 0; j < kVecs; ++j) {
-    weights[j] = load_weights<kHalf, (kRows > 2)>(panels + j / kPanelVecs * panel_size, pair, j % kPanelVecs);
-  }
-  for (int r = 0; r < kRows; ++r) {
-    const float x_rk = x[r * x_stride + 2 * pair + kHalf];
-    for (int j = 0; j < kVecs; ++j) sums[r][j] += x_rk * weights[j];
+// Rows [begin, end) of x as bfloat16, each with zeros up to `stride`.
+void convert_rows(const ProductInput& x, int64_t in_features, BFloat16* to, int64_t stride, int64_t begin,
+                  int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const float* from = static_cast<const float*>(x.data) + row * x.stride;
+    for (int64_t k = 0; k < stride; k += kWidth) {
+      const int64_t left = in_features - k;
+      store(to + row * stride + k, left > 0 ? load_up_to(from + k, left) : Vec{});
+    }
   }
 }
 
-// sums = x panels, for kRows rows and kVecs / kPanelVecs panels. kSplit sums even and odd k apart.
-template <bool kSplit, int kRows, int kVecs, class T>
-inline void multiply(const float* x, int64_t x_stride, const T* panels, int64_t panel_size, int64_t depth,
-                     Vec (&sums)[kRows][kVecs]) {
-  Vec even[kRows][kVecs] = {}, odd[kRows][kVecs] = {};
-  for (int64_t pair = 0; pair < depth / 2; ++pair) {
-    multiply_step<0>(x, x_stride, panels, panel_size, pair, even);
-    multiply_step<1>(x, x_stride, panels, panel_size, pair, kSplit ? odd : even);
-  }
-  if (depth % 2 != 0) multiply_step<0>(x, x_stride, panels, panel_size, depth / 2, even);
-  for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kVecs; ++j) sums[r][j] = kSplit ? even[r][j] + odd[r][j] : even[r][j];
-  }
+ProductInput to_bfloat16(const ProductInput& x, int64_t in_features) {
+  const int64_t stride = round_up(in_features, 32) + 32;
+  auto* rows = static_cast<BFloat16*>(
+      scratch(Scratch::kActivations, static_cast<size_t>(x.num_rows * stride) * sizeof(BFloat16)));
+  parallel_ranges(x.num_rows, stride / 2,
+                  [&](int64_t begin, int64_t end) { convert_rows(x, in_features, rows, stride, begin, end); });
+  return {rows, stride, x.num_rows, DType::kBFloat16};
 }
-
-template <class T>
-class Linear {
- public:
-  explicit Linear(const LinearArgs& args)
-      : args_(args), depth_(args.in_features), panel_size_(round_up(depth_, 2) * kPanel) {}
-
-  void run() const {
-    const int64_t num_panels = ceil_div(args_.out_features, kPanel);
-    const int64_t cost = depth_ * kPanel * args_.num_tokens / 4;
-    parallel_ranges(num_panels, cost, [&](int64_t begin, int64_t end) {
-      for (int64_t row = 0; row < args_.num_tokens; row += kRowBlock) {
-        run_block(row, min(args_.num_tokens, row + kRowBlock), begin, end);
-      }
-    });
-  }
-
- private:
-  void run_block(int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end) const {
-    for (int64_t p = panel_begin; p < panel_end;) {
-      const T* panel = static_cast<const T*>(args_.packed) + p * panel_size_;
-      if (row_end - row_begin == 1 && p + 2 <= panel_end) {
-        tile<1, 2, true>(row_begin, panel, p);
-        p += 2;
-        continue;
-      }
-      if (sizeof(T) == 2 && row_end - row_begin > kExpandRows) {
-        run_rows(row_begin, row_end, expand(panel), p);
-      } else {
-        run_rows(row_begin, row_end, panel, p);
-      }
-      ++p;
-    }
-  }
-
-  // The panel in the float32 layout.
-  const float* expand(const T* panel) const {
-    float* expanded = static_cast<float*>(scratch(Scratch::kItem, static_cast<size_t>(panel_size_) * sizeof(float)));
-    for (int64_t pair = 0; pair < ceil_div(depth_, 2); ++pair) {
-      for (int j = 0; j < kPanelVecs; ++j) {
-        store(expanded + 2 * pair * kPanel + j * kWidth, load_weights<0, false>(panel, pair, j));
-        store(expanded + (2 * pair + 1) * kPanel + j * kWidth, load_weights<1, false>(panel, pair, j));
-      }
-    }
-    return expanded;
-  }
-
-  template <class W>
-  void run_rows(int64_t row_begin, int64_t row_end, const W* panel, int64_t index) const {
-    const int64_t rows = row_end - row_begin, groups = ceil_div(rows, kMaxRows<W>);
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t first = row_begin + rows * g / groups;
-      run_group(first, row_begin + rows * (g + 1) / groups - first, panel, index);
-    }
-  }
-
-  template <class W>
-  void run_group(int64_t row, int64_t rows, const W* panel, int64_t index) const {
-    constexpr bool kSplitThree = kMaxRows<W> == 6;
-    switch (rows) {
-      case 1:
-        return tile<1, 1, true>(row, panel, index);
-      case 2:
-        return tile<2, 1, true>(row, panel, index);
-      case 3:
-        return tile<3, 1, kSplitThree>(row, panel, index);
-      case 4:
-        return tile<4, 1, false>(row, panel, index);
-      case 5:
-        return tile<kMaxRows<W> == 6 ? 5 : 4, 1, false>(row, panel, index);
-      default:
-        return tile<kMaxRows<W>, 1, false>(row, panel, index);
-    }
-  }
-
-  // kRows rows from `row` on, kPanels panels from number `index` on.
-  template <int kRows, int kPanels, bool kSplit, class W>
-  void tile(int64_t row, const W* panels, int64_t index) const {
-    Vec sums[kRows][kPanels * kPanelVecs];
-    multiply<kSplit>(args_.x + row * args_.x_stride, args_.x_stride, panels, panel_size_, depth_, sums);
-    for (int j = 0; j < kPanels * kPanelVecs; ++j) {
-      const int64_t column = index * kPanel + j * kWidth;
-      const int64_t columns = min<int64_t>(kWidth, args_.out_features - column);
-      if (columns <= 0) return;
-      Vec bias{};
-      if (args_.bias != nullptr) {
-        bias = columns == kWidth ? load(args_.bias + column) : load_first(args_.bias + column, columns);
-      }
-      for (int r = 0; r < kRows; ++r) {
-        float* out = args_.out + (row + r) * args_.out_features + column;
-        columns == kWidth ? store(out, sums[r][j] + bias) : store_first(out, sums[r][j] + bias, columns);
-      }
-    }
-  }
-
-  const LinearArgs& args_;
-  int64_t depth_;
-  int64_t panel_size_;  // elements
-};
 
 }  // namespace
 
+DType linear_input_dtype([[maybe_unused]] DType weight) {
+#ifdef __AVX512BF16__
+  if (weight == DType::kBFloat16) return DType::kBFloat16;
+#endif
+  return DType::kFloat32;
+}
+
+void linear_panels(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out, int64_t begin,
+                   int64_t end) {
+  if (weight.dtype == DType::kFloat32) return FloatProduct<float>(weight, x, out).run(begin, end);
+#ifdef __AVX512BF16__
+  Bf16Product(weight, x, out).run(begin, end);
+#else
+  FloatProduct<BFloat16>(weight, x, out).run(begin, end);
+#endif
+}
+
+void linear_product(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out) {
+  if (x.num_rows == 0) return;
+  const bool is_ready = x.dtype == linear_input_dtype(weight.dtype);
+  const ProductInput input = is_ready ? x : to_bfloat16(x, weight.in_features);
+  parallel_ranges(num_panels(weight), weight.in_features * kPanel * x.num_rows / 4,
+                  [&](int64_t begin, int64_t end) { linear_panels(weight, input, out, begin, end); });
+}
+
 Status linear(const LinearArgs& args) {
   if (args.panel_width != kPanel) return Status::kWrongPacking;
-  switch (args.dtype) {
-    case DType::kFloat32:
-      Linear<float>(args).run();
-      return Status::kOk;
-    case DType::kBFloat16:
-      Linear<BFloat16>(args).run();
-      return Status::kOk;
-    case DType::kFloat16:
-      break;
-  }
-  return Status::kUnsupportedDType;
+  if (args.dtype != DType::kFloat32 && args.dtype != DType::kBFloat16) return Status::kUnsupportedDType;
+  linear_product({args.packed, args.bias, args.in_features, args.out_features, args.dtype, args.is_gated},
+                 {args.x, args.x_stride, args.num_tokens, DType::kFloat32},
+                 {args.out, args.out_features, DType::kFloat32, false});
+  return Status::kOk;
 }
 
 }  // namespace hocket::cpu::HOCKET_ISA

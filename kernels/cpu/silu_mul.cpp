@@ -1,13 +1,12 @@
 #include "silu_mul.h"
 
 #include "kernels.h"
+#include "linear_epilogue.h"
 #include "parallel.h"
 #include "simd.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
-
-Vec silu(Vec x) { return x / (1.0f + exp(-x)); }
 
 void silu_mul_row(const float* gate, const float* up, float* out, int64_t n) {
   int64_t i = 0;

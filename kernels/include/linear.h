@@ -4,8 +4,11 @@
 // columns, N padded with zeros to whole panels, K to an even number. Panel p is contiguous and holds
 //   float32:   [K][panel]         element (k, c) = weight[p * panel + c][k]
 //   bfloat16:  [K / 2][panel][2]  element (k / 2, c, k % 2) = weight[p * panel + c][k]
-// so that a panel is read front to back, whatever the number of rows of x. Two bfloat16 in 32 bits become two float32
-// by a shift and a mask.
+// so that a panel is read front to back, whatever the number of rows of x. Pairs of bfloat16 are what vdpbf16ps
+// multiplies; without it, two bfloat16 in 32 bits become two float32 by a shift and a mask.
+//
+// Gated: the weight is two of the same size, gate and up, and out = silu(x gate^T) * (x up^T). The first half of each
+// panel's columns are rows of the gate, the second half the same rows of up.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +22,21 @@ struct LinearArgs {
   float* out;          // [num_tokens][out_features], contiguous
   const float* x;      // [num_tokens][in_features], strided rows
   const void* packed;  // see above, aligned to 64 bytes
-  const float* bias;   // [out_features], or null
+  const float* bias;   // in the order of the packed columns, padded like these; or null
   int64_t num_tokens;
   int64_t in_features;
-  int64_t out_features;
-  int64_t x_stride;     // elements
-  int64_t panel_width;  // for which the weight was packed
-  DType dtype;          // of the weight; float32 or bfloat16
+  int64_t out_features;  // of out: gated, half of the weight's rows
+  int64_t x_stride;      // elements
+  int64_t panel_width;   // for which the weight was packed
+  DType dtype;           // of the weight; float32 or bfloat16
+  bool is_gated;
 };
 
 // kWrongPacking where panel_width is not the current instruction set's.
+//
+// x and bfloat16 weights: where the instruction set multiplies bfloat16 (avx512_bf16), x is rounded to bfloat16, to
+// nearest even, and products are summed in float32; elsewhere the weights are widened and x stays float32. With
+// float32 weights everything is float32.
 Status linear_cpu(const LinearArgs& args);
 
 // Columns of a panel under the current instruction set.

@@ -20,8 +20,8 @@ class PackedLinear:
 
     __slots__ = ("_packed",)
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._packed = ops.pack_linear(weight, bias)
+    def __init__(self, weight: Tensor, bias: Tensor | None, is_gated: bool) -> None:
+        self._packed = ops.pack_linear(weight, bias, is_gated=is_gated)
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.linear(x, self._packed)
@@ -30,15 +30,20 @@ class PackedLinear:
 class DenseLinear:
     """CUDA: activations in the weight's dtype."""
 
-    __slots__ = ("_bias", "_weight")
+    __slots__ = ("_bias", "_is_gated", "_weight")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
+    def __init__(self, weight: Tensor, bias: Tensor | None, is_gated: bool) -> None:
+        self._weight, self._bias, self._is_gated = weight, bias, is_gated
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self._weight, self._bias)
+        product = F.linear(x, self._weight, self._bias)
+        return ops.silu_mul(product) if self._is_gated else product
 
 
-def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """weight [out_features, in_features], bias [out_features] or None. On CPU the arguments may be freed afterwards."""
-    return PackedLinear(weight, bias) if weight.device.type == "cpu" else DenseLinear(weight, bias)
+def make_linear(weight: Tensor, bias: Tensor | None = None, *, is_gated: bool = False) -> Linear:
+    """weight [out_features, in_features], bias [out_features] or None. On CPU the arguments may be freed afterwards.
+
+    is_gated: gate above up, [2 * out_features, in_features]; the product is silu(gate) * up.
+    """
+    kind = PackedLinear if weight.device.type == "cpu" else DenseLinear
+    return kind(weight, bias, is_gated)

@@ -1,0 +1,161 @@
+// The product with x in float32: float32 weights, and bfloat16 weights where there is no instruction for these.
+//
+// Rows of x are taken in groups, whose sums over a whole panel stay in registers. Few rows: time is the reading of the
+// weight, so the sums are split until there are enough independent ones to hide the latency of a multiply-add. Many
+// rows: time is arithmetic; a bfloat16 panel is then expanded to float32 once and used for a block of rows.
+#pragma once
+
+#include "linear_epilogue.h"
+#include "linear_product.h"
+#include "simd.h"
+#include "thread_pool.h"
+
+namespace hocket::cpu::HOCKET_ISA {
+
+constexpr int kPanelVecs = 2;
+constexpr int64_t kRowBlock = 96;    // rows that a panel serves before the next one
+constexpr int64_t kExpandRows = 16;  // bfloat16: expand the panel for more rows than this
+
+// Rows of one group. Expanding on the fly takes registers.
+template <class T>
+constexpr int kMaxRows = 6;
+template <>
+constexpr int kMaxRows<BFloat16> = kWidth == 16 ? 6 : 4;
+
+// The weights of one panel at k = 2 * pair + half, vector `vec` of its columns.
+template <int kHalf, bool kReload>
+inline Vec load_weights(const float* panel, int64_t pair, int vec) {
+  return load(panel + (2 * pair + kHalf) * kPanel + vec * kWidth);
+}
+
+template <int kHalf, bool kReload>
+inline Vec load_weights(const BFloat16* panel, int64_t pair, int vec) {
+  const BFloat16* p = panel + (pair * kPanel + vec * kWidth) * 2;
+  if (kReload) asm("" : "+r"(p));  // for the other half too: there is no register to keep it in
+  UintVec bits;
+  __builtin_memcpy(&bits, p, sizeof(bits));
+  return bit_cast<Vec>(kHalf == 0 ? bits << 16 : bits >> 16 << 16);
+}
+
+// sums[r][j] += x[r][k] panels[k][j] at k = 2 * pair + kHalf. The order keeps one element of x in a register at a time.
+template <int kHalf, int kRows, int kVecs, class T>
+inline void multiply_step(const float* x, int64_t x_stride, const T* panels, int64_t panel_size, int64_t pair,
+                          Vec (&sums)[kRows][kVecs]) {
+  Vec weights[kVecs];
+  for (int j = 0; j < kVecs; ++j) {
+    weights[j] = load_weights<kHalf, (kRows > 2)>(panels + j / kPanelVecs * panel_size, pair, j % kPanelVecs);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    const float x_rk = x[r * x_stride + 2 * pair + kHalf];
+    for (int j = 0; j < kVecs; ++j) sums[r][j] += x_rk * weights[j];
+  }
+}
+
+// sums = x panels, for kRows rows and kVecs / kPanelVecs panels. kSplit sums even and odd k apart.
+template <bool kSplit, int kRows, int kVecs, class T>
+inline void multiply(const float* x, int64_t x_stride, const T* panels, int64_t panel_size, int64_t depth,
+                     Vec (&sums)[kRows][kVecs]) {
+  Vec even[kRows][kVecs] = {}, odd[kRows][kVecs] = {};
+  for (int64_t pair = 0; pair < depth / 2; ++pair) {
+    multiply_step<0>(x, x_stride, panels, panel_size, pair, even);
+    multiply_step<1>(x, x_stride, panels, panel_size, pair, kSplit ? odd : even);
+  }
+  if (depth % 2 != 0) multiply_step<0>(x, x_stride, panels, panel_size, depth / 2, even);
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kVecs; ++j) sums[r][j] = kSplit ? even[r][j] + odd[r][j] : even[r][j];
+  }
+}
+
+// T: float or BFloat16, the weight's.
+template <class T>
+class FloatProduct {
+ public:
+  // REQUIRES: x is float32.
+  FloatProduct(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out)
+      : weight_(weight), x_(x), out_(out), depth_(weight.in_features), panel_size_(round_up(depth_, 2) * kPanel) {}
+
+  void run(int64_t panel_begin, int64_t panel_end) const {
+    for (int64_t row = 0; row < x_.num_rows; row += kRowBlock) {
+      run_block(row, min(x_.num_rows, row + kRowBlock), panel_begin, panel_end);
+    }
+  }
+
+ private:
+  void run_block(int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end) const {
+    for (int64_t p = panel_begin; p < panel_end;) {
+      const T* panel = static_cast<const T*>(weight_.panels) + p * panel_size_;
+      if (row_end - row_begin == 1 && p + 2 <= panel_end) {
+        tile<1, 2, true>(row_begin, panel, p);
+        p += 2;
+        continue;
+      }
+      if (sizeof(T) == 2 && row_end - row_begin > kExpandRows) {
+        run_rows(row_begin, row_end, expand(panel), p);
+      } else {
+        run_rows(row_begin, row_end, panel, p);
+      }
+      ++p;
+    }
+  }
+
+  // The panel in the float32 layout.
+  const float* expand(const T* panel) const {
+    float* expanded = static_cast<float*>(scratch(Scratch::kItem, static_cast<size_t>(panel_size_) * sizeof(float)));
+    for (int64_t pair = 0; pair < ceil_div(depth_, 2); ++pair) {
+      for (int j = 0; j < kPanelVecs; ++j) {
+        store(expanded + 2 * pair * kPanel + j * kWidth, load_weights<0, false>(panel, pair, j));
+        store(expanded + (2 * pair + 1) * kPanel + j * kWidth, load_weights<1, false>(panel, pair, j));
+      }
+    }
+    return expanded;
+  }
+
+  template <class W>
+  void run_rows(int64_t row_begin, int64_t row_end, const W* panel, int64_t index) const {
+    const int64_t rows = row_end - row_begin, groups = ceil_div(rows, kMaxRows<W>);
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t first = row_begin + rows * g / groups;
+      run_group(first, row_begin + rows * (g + 1) / groups - first, panel, index);
+    }
+  }
+
+  template <class W>
+  void run_group(int64_t row, int64_t rows, const W* panel, int64_t index) const {
+    constexpr bool kSplitThree = kMaxRows<W> == 6;
+    switch (rows) {
+      case 1:
+        return tile<1, 1, true>(row, panel, index);
+      case 2:
+        return tile<2, 1, true>(row, panel, index);
+      case 3:
+        return tile<3, 1, kSplitThree>(row, panel, index);
+      case 4:
+        return tile<4, 1, false>(row, panel, index);
+      case 5:
+        return tile<kMaxRows<W> == 6 ? 5 : 4, 1, false>(row, panel, index);
+      default:
+        return tile<kMaxRows<W>, 1, false>(row, panel, index);
+    }
+  }
+
+  // kRows rows from `row` on, kPanels panels from number `index` on.
+  template <int kRows, int kPanels, bool kSplit, class W>
+  void tile(int64_t row, const W* panels, int64_t index) const {
+    Vec sums[kRows][kPanels * kPanelVecs];
+    const float* x = static_cast<const float*>(x_.data) + row * x_.stride;
+    multiply<kSplit>(x, x_.stride, panels, panel_size_, depth_, sums);
+    for (int r = 0; r < kRows; ++r) {
+      for (int p = 0; p < kPanels; ++p) {
+        write_panel(weight_, out_, row + r, index + p, sums[r][p * kPanelVecs], sums[r][p * kPanelVecs + 1]);
+      }
+    }
+  }
+
+  const PackedWeight& weight_;
+  const ProductInput& x_;
+  const ProductOutput& out_;
+  int64_t depth_;
+  int64_t panel_size_;  // elements
+};
+
+}  // namespace hocket::cpu::HOCKET_ISA
