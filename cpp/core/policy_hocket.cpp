@@ -4,9 +4,11 @@
 //                  The value of a request is what it brings per step: one answer within its targets over the steps
 //                  that it is expected to take yet (output_forecast.h), so that density is answers per unit and step.
 //                  One that has missed a target counts past_target_decay as much; who runs counts more by what
-//                  computing it again would cost everybody, spread over the steps that it has left.
+//                  computing it again would cost everybody, spread over the steps that it has left; who waits counts
+//                  less as long as it can wait on.
 //   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met.
-//   3  chunks      Decodes first, then prompts by deadline, those that are late last.
+//   3  chunks      Decodes first, then prompts by deadline, those that are late last. While memory is contended the
+//                  densest come first instead: by deadline, everybody's would be missed by a little.
 //   4  offline     Plan search over the offline queue in what is left of time and memory, less the reserve. It makes no
 //                  step longer than max_offline_step_ms, since whoever arrives waits for the step's end.
 //
@@ -18,6 +20,7 @@
 // Each stage can be switched off (config.h).
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <tuple>
 
@@ -35,6 +38,7 @@ constexpr auto kHidden = static_cast<uint8_t>(KnapsackChoice::kHidden);
 constexpr auto kKv = static_cast<uint8_t>(KnapsackChoice::kKv);
 constexpr int32_t kLeastChunk = 64;         // tokens by which prompts advance however tight the deadline
 constexpr double kStarvingShare = 0.25;     // of the memory
+constexpr float kLeastUrgency = 0.05F;      // of the time that a request may wait
 constexpr double kLeastStepSeconds = 1e-3;  // while nothing is known of step times
 
 class HocketPolicy final : public Policy {
@@ -78,6 +82,7 @@ class HocketPolicy final : public Policy {
     bool is_late;
     double deadline;
     CacheForm form;
+    float density;  // answers per unit and step; 0 where nobody is weighed
   };
 
   void split(const Snapshot& snapshot) {
@@ -103,12 +108,12 @@ class HocketPolicy final : public Policy {
     }
   }
 
-  Prompt prompt(const Snapshot& snapshot, Slot slot, CacheForm form) const {
+  Prompt prompt(const Snapshot& snapshot, Slot slot, CacheForm form, float density = 0.0F) const {
     const RequestTable& requests = snapshot.requests;
     // Of those that starve, the oldest first.
-    if (is_starving(snapshot, slot)) return {slot, true, false, requests.arrival_time[slot], form};
+    if (is_starving(snapshot, slot)) return {slot, true, false, requests.arrival_time[slot], form, 0.0F};
     const double deadline = requests.deadline(slot);
-    return {slot, false, requests.is_late[slot] || deadline < snapshot.now, deadline, form};
+    return {slot, false, requests.is_late[slot] || deadline < snapshot.now, deadline, form, density};
   }
 
   bool is_starving(const Snapshot& snapshot, Slot slot) const {
@@ -152,7 +157,8 @@ class HocketPolicy final : public Policy {
       const auto rebuild = is_running ? static_cast<float>(rebuild_seconds(config_, snapshot, slot)) : 0.0F;
       const bool is_late = is_past_target(requests, slot, snapshot.now);
       if (is_starving(snapshot, slot)) starving_.push_back(residents_.size());
-      residents_.add(snapshot, slot, scale * r, num_online * rebuild * r,
+      const float urgency = is_running || is_late ? 1.0F : this->urgency(snapshot, slot);
+      residents_.add(snapshot, slot, scale * r * urgency, num_online * rebuild * r,
                      is_late ? KnapsackCandidates::kPastTarget : uint8_t{0});
     };
     for (const Slot slot : decoding_) add(slot);
@@ -168,6 +174,15 @@ class HocketPolicy final : public Policy {
   static float rate(const Snapshot& snapshot, Slot slot) {
     const RequestTable& requests = snapshot.requests;
     return 1.0F / snapshot.outputs.expected_rest(kOnlineClass, requests.num_output_tokens(slot));
+  }
+
+  // Between 0 and 1, of a waiting request: it grows with the share of its time that has gone by. The fourth root keeps
+  // density in the lead.
+  static float urgency(const Snapshot& snapshot, Slot slot) {
+    const double waited = snapshot.requests.pending_seconds(slot, snapshot.now);
+    const double left = snapshot.requests.deadline(slot) - snapshot.now;
+    if (left <= 0 || left == std::numeric_limits<double>::infinity()) return 1.0F;
+    return std::sqrt(std::sqrt(std::max(kLeastUrgency, static_cast<float>(waited / (waited + left)))));
   }
 
   void mark_starving(const Snapshot& snapshot, int64_t room) {
@@ -204,7 +219,7 @@ class HocketPolicy final : public Policy {
       const uint8_t choice = choices[i];
       const CacheForm form{choice == kHidden ? CacheKind::kHidden : CacheKind::kKv, 0};
       if (row == kNone) {
-        if (choice != kSkip) prompts_.push_back(prompt(snapshot, slot, form));
+        if (choice != kSkip) prompts_.push_back(prompt(snapshot, slot, form, residents_.density(i)));
         continue;
       }
       const CacheKind kind = snapshot.memory.form(row).kind;
@@ -212,7 +227,8 @@ class HocketPolicy final : public Policy {
       if (is_lost) composition->preemptions.push_back(slot);
       if (choice == kKv && kind == CacheKind::kHidden) composition->reshapes.push_back({slot, {}});
       const bool is_prompt = is_lost || snapshot.requests.num_uncomputed_tokens(slot) > 1;
-      if (choice != kSkip && is_prompt) prompts_.push_back(prompt(snapshot, slot, is_lost ? form : CacheForm{}));
+      if (choice == kSkip || !is_prompt) continue;
+      prompts_.push_back(prompt(snapshot, slot, is_lost ? form : CacheForm{}, residents_.density(i)));
     }
   }
 
@@ -220,8 +236,8 @@ class HocketPolicy final : public Policy {
 
   void prefill_online() {
     std::ranges::sort(prompts_, [](const Prompt& a, const Prompt& b) {
-      return std::make_tuple(!a.is_starving, a.is_late, a.deadline, a.slot) <
-             std::make_tuple(!b.is_starving, b.is_late, b.deadline, b.slot);
+      return std::make_tuple(!a.is_starving, a.is_late, -a.density, a.deadline, a.slot) <
+             std::make_tuple(!b.is_starving, b.is_late, -b.density, b.deadline, b.slot);
     });
     bool is_first = true;
     for (const Prompt& p : prompts_) {
