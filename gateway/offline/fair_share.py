@@ -1,0 +1,173 @@
+"""Which batch feeds its next row to the engine: fair sharing among tenants by tokens, then among a tenant's batches.
+
+The engine's core queues too, and picks from its pool what reuses most of the cache, whoever asked for it. So fairness
+is decided by what the core is given:
+
+* The look-ahead is bounded in rows and tokens. A tenant who is alone has all of it.
+* While several have work, each has an equal part of it, and nobody more rows in the engine than half of what another
+  has left to do, though always `fair_rows`: where a step's time grows with its rows, many rows of one tenant slow down
+  the few of another. So little work ends soon, in at most twice the time that it would take alone, and much work
+  loses what little work takes.
+* Whoever has been served `max_lag_tokens` more than the one furthest behind waits, so that rows which the core passes
+  over get their turn.
+* Somebody new need not wait until what is in the engine has drained: `num_excess` says how many rows the others should
+  take back. They are the runner's to choose: those that have not begun, then those that have done least.
+
+Tokens are charged when a row starts, by estimate, and corrected when it ends. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.offline.virtual_time import VirtualTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookAhead:
+    """How much of the offline work the engine sees at a time."""
+
+    max_rows: int
+    max_tokens: int  # of prompts, estimated; one row may always start
+    fair_rows: int  # rows per tenant that are no matter of fairness
+    max_lag_tokens: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    tenant: str
+    num_pending: int
+    weight: float = 1.0
+    num_rows: int = 0  # in the engine
+
+
+@dataclass(slots=True)
+class _Tenant:
+    batches: dict[str, _Batch] = field(default_factory=dict)
+    time: VirtualTime[str] = field(default_factory=VirtualTime)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches.values())
+
+    @property
+    def num_left(self) -> int:
+        """Rows that have not ended."""
+        return sum(batch.num_rows + batch.num_pending for batch in self.batches.values())
+
+
+class FairShare:
+    """Invariant: a batch's rows are pending, in the engine, or ended; the caller says when one moves."""
+
+    def __init__(self, look_ahead: LookAhead) -> None:
+        self._look_ahead = look_ahead
+        self._tenants: dict[str, _Tenant] = {}
+        self._batches: dict[str, _Batch] = {}
+        self._started: VirtualTime[str] = VirtualTime()  # of tenants, by what they were charged
+        self._served: VirtualTime[str] = VirtualTime()  # of tenants, by what has ended
+        self.num_rows = 0  # in the engine
+        self.num_tokens = 0  # of their prompts
+
+    def open(self, batch_id: str, tenant: str, num_pending: int) -> None:
+        """REQUIRES: the batch is not open."""
+        batch = self._batches[batch_id] = _Batch(tenant, num_pending)
+        self._tenants.setdefault(tenant, _Tenant()).batches[batch_id] = batch
+        self._update(tenant, batch_id)
+
+    def close(self, batch_id: str) -> None:
+        """REQUIRES: none of its rows is in the engine."""
+        batch = self._batches.pop(batch_id)
+        tenant = self._tenants[batch.tenant]
+        del tenant.batches[batch_id]
+        tenant.time.forget(batch_id)
+        self._update(batch.tenant)
+
+    def set_weight(self, batch_id: str, weight: float) -> None:
+        """A batch's share of its tenant's: twice the weight, twice the tokens."""
+        self._batches[batch_id].weight = weight
+
+    def next_batch(self) -> str | None:
+        """Whose row should start now; None: nobody's, until one ends."""
+        look_ahead = self._look_ahead
+        if self.num_rows and (self.num_rows >= look_ahead.max_rows or self.num_tokens >= look_ahead.max_tokens):
+            return None
+        for name in self._in_turn():
+            if self._may_start(name):
+                return self._next_of(self._tenants[name])
+        return None
+
+    def start(self, batch_id: str, num_prompt_tokens: int, cost: int) -> None:
+        """A pending row goes to the engine. cost: tokens that it will probably take, prompt and output."""
+        batch = self._batches[batch_id]
+        batch.num_pending -= 1
+        batch.num_rows += 1
+        self.num_rows += 1
+        self.num_tokens += num_prompt_tokens
+        self._charge(batch_id, batch, cost)
+
+    def end(self, batch_id: str, num_prompt_tokens: int, cost: int, actual_cost: int) -> None:
+        """A row has ended. num_prompt_tokens, cost: as start() was told."""
+        batch = self._return(batch_id, num_prompt_tokens)
+        self._charge(batch_id, batch, actual_cost - cost)
+        self._served.charge(batch.tenant, actual_cost)
+        self._update(batch.tenant, batch_id)
+
+    def take_back(self, batch_id: str, num_prompt_tokens: int, cost: int) -> None:
+        """A row is pending again."""
+        batch = self._return(batch_id, num_prompt_tokens)
+        batch.num_pending += 1
+        self._charge(batch_id, batch, -cost)
+
+    def num_excess(self, tenant: str) -> int:
+        """Rows in the engine beyond the tenant's share, while somebody else's have to wait."""
+        num_rows = self._tenants[tenant].num_rows
+        others = (other for name, other in self._tenants.items() if name != tenant)
+        return max(0, num_rows - self._limit(tenant)) if any(other.num_left > other.num_rows for other in others) else 0
+
+    def tenants(self) -> list[str]:
+        return list(self._tenants)
+
+    def _charge(self, batch_id: str, batch: _Batch, cost: int) -> None:
+        self._started.charge(batch.tenant, cost)
+        self._tenants[batch.tenant].time.charge(batch_id, cost / batch.weight)
+
+    def _return(self, batch_id: str, num_prompt_tokens: int) -> _Batch:
+        batch = self._batches[batch_id]
+        batch.num_rows -= 1
+        self.num_rows -= 1
+        self.num_tokens -= num_prompt_tokens
+        return batch
+
+    def _update(self, name: str, batch_id: str | None = None) -> None:
+        """Who has work."""
+        tenant = self._tenants[name]
+        for times in (self._started, self._served):
+            (times.join if tenant.num_left else times.leave)(name)
+        if batch_id is not None:
+            batch = tenant.batches[batch_id]
+            (tenant.time.join if batch.num_rows + batch.num_pending else tenant.time.leave)(batch_id)
+
+    def _in_turn(self) -> list[str]:
+        waiting = [name for name, tenant in self._tenants.items() if tenant.num_left > tenant.num_rows]
+        return sorted(waiting, key=self._started.time)
+
+    def _next_of(self, tenant: _Tenant) -> str:
+        waiting = (name for name, batch in tenant.batches.items() if batch.num_pending)
+        return min(waiting, key=tenant.time.time)
+
+    def _may_start(self, name: str) -> bool:
+        num_rows = self._tenants[name].num_rows
+        if num_rows == 0:
+            return True
+        return num_rows < self._limit(name) and not self._is_ahead(name)
+
+    def _limit(self, name: str) -> int:
+        """Rows in the engine that the tenant may have."""
+        left = [tenant.num_left for other, tenant in self._tenants.items() if tenant.num_left and other != name]
+        if not left:
+            return self._look_ahead.max_rows
+        share = self._look_ahead.max_rows // (len(left) + 1)
+        return max(1, min(share, max(self._look_ahead.fair_rows, min(left) // 2)))
+
+    def _is_ahead(self, name: str) -> bool:
+        return self._served.time(name) - self._served.least > self._look_ahead.max_lag_tokens
