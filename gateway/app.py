@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from gateway.advisory_gate import advisory_gate
 from gateway.engine_client import EngineDeadError
 from gateway.exposition import Exposition
 from gateway.middleware import add_request_id, authentication, map_errors, track
@@ -27,10 +28,17 @@ def create_app(services: Services, on_engine_settled: Callable[[], None] = lambd
     `on_engine_settled` is called once, when the engine is ready or has failed to start.
     """
     config = services.config
-    middlewares: list[Middleware] = [track, map_errors, authentication(config.api_keys)]
+    gate = advisory_gate(config, services.advisory_budgets)
+    middlewares: list[Middleware] = [gate, track, map_errors, authentication(config.api_keys)]
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[SERVICES] = services
-    app[EXPOSITION] = Exposition(services.metrics, services.engine, services.admissions, config.served_model_names[0])
+    app[EXPOSITION] = Exposition(
+        services.metrics,
+        services.engine,
+        services.admissions,
+        config.served_model_names[0],
+        services.advisory_metrics,
+    )
     app.add_routes(routes())
     app.on_response_prepare.append(add_request_id)
     app.on_shutdown.append(drain)

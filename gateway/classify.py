@@ -23,7 +23,8 @@ class Profile:
     service_tier: str | None  # what the response echoes; None: the request did not ask
 
 
-def classify(request: GenerationRequest, tenant: str, config: GatewayConfig) -> Profile:
+def classify(request: GenerationRequest, tenant: str, config: GatewayConfig, session_id: str = "") -> Profile:
+    """`session_id`: from outside the body, which comes first."""
     is_offline = request.service_tier == "flex"
     priority = PRIORITY_TIER if request.service_tier == "priority" else 0
     return Profile(
@@ -32,12 +33,12 @@ def classify(request: GenerationRequest, tenant: str, config: GatewayConfig) -> 
         ttft_target_ms=None if is_offline else config.ttft_target_ms,
         itl_target_ms=None if is_offline else config.itl_target_ms,
         tenant=tenant,
-        session_id=request.prompt_cache_key or "",
-        cache_salt=_salt(tenant, request.cache_salt or ""),
+        session_id=request.session_id or request.prompt_cache_key or session_id,
+        cache_salt=cache_salt(tenant, request.cache_salt),
         service_tier="default" if request.service_tier == "auto" else request.service_tier,
     )
 
 
-def _salt(tenant: str, salt: str) -> str:
+def cache_salt(tenant: str, salt: str | None) -> str:
     """Tenants share no cache. A tenant is the fingerprint of a key, so it holds no slash and pairs cannot collide."""
-    return f"{tenant}/{salt}" if tenant else salt
+    return f"{tenant}/{salt or ''}" if tenant else salt or ""

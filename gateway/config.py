@@ -6,6 +6,8 @@ import ipaddress
 
 import msgspec
 
+from gateway.webhook_secrets import secrets_by_tenant
+
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # Behaviour
@@ -14,6 +16,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     api_keys: tuple[str, ...] = ()  # each is a tenant of its own; none: everybody may, as one tenant
     served_model_names: tuple[str, ...] = ("demo",)  # the first is shown where a request names none
     enable_access_log: bool = True
+    typing_webhook_secrets: tuple[str, ...] = ()  # whsec_..., KEY:whsec_... with several API keys; none: no webhooks
     ttft_target_ms: float | None = None  # of online requests, for policies that hold targets
     itl_target_ms: float | None = None
     max_engine_restarts: int = 10  # of an engine that dies, within ten minutes; 0: a dead engine stays dead
@@ -25,17 +28,35 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     request_timeout_ms: float = 600_000.0  # from arrival to the last token; 0: none
     body_timeout_ms: float = 60_000.0  # for a client to send its body
     drain_timeout_ms: float = 30_000.0  # after SIGTERM, for open requests to finish
+    max_advisories_per_second: float = 100.0  # per tenant, as are the next three; more are answered 429
+    max_advisory_bytes_per_second: float = 256 * 2**10  # of their bodies, which may have to be tokenised
+    max_lease_bytes: int = 4 * 2**30  # of device memory held for requests that were announced and have not come
+    max_advised_sessions: int = 10_000  # remembered; the least recently advised about are forgotten
+    max_lease_ms: float = 300_000.0  # longer leases are cut
     keepalive_ms: float = 15_000.0  # of silence before a first token, then a stream gets a comment, so proxies keep it
 
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65535, "port must be between 0 and 65535")
         _require(bool(self.served_model_names), "served_model_names must not be empty")
         _require(all(self.api_keys), "an API key must not be empty")
-        for name in ("max_queue_requests", "max_queue_tokens", "max_body_bytes"):
+        secrets_by_tenant(self.typing_webhook_secrets, self.api_keys)
+        for name in (
+            "max_queue_requests",
+            "max_queue_tokens",
+            "max_body_bytes",
+            "max_lease_bytes",
+            "max_advised_sessions",
+        ):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("request_timeout_ms", "drain_timeout_ms", "max_engine_restarts"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
-        for name in ("body_timeout_ms", "keepalive_ms"):
+        for name in (
+            "body_timeout_ms",
+            "keepalive_ms",
+            "max_advisories_per_second",
+            "max_advisory_bytes_per_second",
+            "max_lease_ms",
+        ):
             _require(getattr(self, name) > 0, f"{name} must be positive")
 
     @property

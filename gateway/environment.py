@@ -7,5 +7,14 @@ import os
 
 def api_keys() -> tuple[str, ...]:
     """HOCKET_API_KEY: one key, or several separated by commas."""
-    value = os.environ.get("HOCKET_API_KEY", "")
+    return _several("HOCKET_API_KEY")
+
+
+def typing_webhook_secrets() -> tuple[str, ...]:
+    """HOCKET_TYPING_WEBHOOK_SECRET: one, or several separated by commas."""
+    return _several("HOCKET_TYPING_WEBHOOK_SECRET")
+
+
+def _several(name: str) -> tuple[str, ...]:
+    value = os.environ.get(name, "")
     return tuple(key for key in (part.strip() for part in value.split(",")) if key)

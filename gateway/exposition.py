@@ -11,6 +11,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from gateway.admission import Admission
+from gateway.advisory_metrics import AdvisoryMetrics
 from gateway.engine_client import EngineClient
 from gateway.metrics import SERVED_CLASSES, ClassMetrics, Histogram, Metrics
 from schedcore.types import EngineStats, RequestClass
@@ -92,11 +93,17 @@ class Exposition(Collector):
     """Reads what is counted when it is scraped, and never before."""
 
     def __init__(
-        self, metrics: Metrics, engine: EngineClient, admissions: dict[RequestClass, Admission], model_name: str
+        self,
+        metrics: Metrics,
+        engine: EngineClient,
+        admissions: dict[RequestClass, Admission],
+        model_name: str,
+        advisory_metrics: AdvisoryMetrics,
     ) -> None:
         self._metrics = metrics
         self._engine = engine
         self._admissions = admissions
+        self._advisory_metrics = advisory_metrics
         self._vllm_labels = {"model_name": model_name, "engine": "0"}
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -119,6 +126,7 @@ class Exposition(Collector):
         )
         yield from self._engine_metrics(stats)
         yield from self._class_metrics(stats)
+        yield from self._advisory_metrics.collect()
         yield from self._responses()
         yield from self._vllm_metrics(stats)
 

@@ -15,6 +15,7 @@ from gateway.prepare import Prepared
 from gateway.protocol.errors import ApiError, DeadlineError, QueueFullError, UnavailableError, from_engine
 from gateway.protocol.response import Usage
 from gateway.services import Services
+from gateway.session_table import Notice
 from schedcore.types import FinishReason, TokenDelta
 
 
@@ -42,6 +43,7 @@ class Generation:
         self._num_unfinished = len(prepared.choices)
         self._admission = services.admissions[self.profile.request_class]
         self._metrics = services.metrics.of_class[self.profile.request_class]
+        self._notice: Notice | None = None  # what an advisory announced, until the first token
         self._resources = contextlib.ExitStack()
 
     @property
@@ -74,6 +76,7 @@ class Generation:
         except EngineDeadError as error:
             self._admission.leave(self._ticket, self._services.clock())
             raise UnavailableError(str(error), code=error.code) from None
+        self._notice = self._services.advisor.take_notice(self.profile, self.arrived_at)
         self._services.open.add(self)
         self._resources.callback(self._services.open.remove, self)
         self._limit_time()
@@ -148,9 +151,16 @@ class Generation:
         if choice.last_token_at is None:
             choice.first_token_at = now
             metrics.num_cached_tokens += choice.num_cached_tokens
+            self._served(choice)
         elif num_tokens:
             metrics.itl.observe((now - choice.last_token_at) / num_tokens, num_tokens)
         choice.last_token_at = now
+
+    def _served(self, choice: Choice) -> None:
+        """The first token of a choice; the first of all tells whether an advisory was worth its while."""
+        if self._notice is not None:
+            self._services.advisor.served(self._notice, choice.num_cached_tokens)
+            self._notice = None
 
     def _finish(self, choice: Choice, request_id: int, now: float) -> None:
         self._num_unfinished -= 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import re
 import secrets
@@ -16,7 +14,6 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.protocol.errors import (
     ApiError,
-    AuthenticationError,
     BodyTooLargeError,
     InvalidRequestError,
     MethodNotAllowedError,
@@ -25,8 +22,9 @@ from gateway.protocol.errors import (
 )
 from gateway.request_record import RequestRecord
 from gateway.services import SERVICES
+from gateway.tenants import Tenants
 
-OPEN_PATHS = frozenset({"/", "/health", "/metrics"})  # no key needed
+OPEN_PATHS = frozenset({"/", "/health", "/metrics", "/v1/webhooks/typing"})  # no key needed; webhooks are signed
 CLIENT_GONE = 499  # in log and metrics, nobody receives it
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -38,9 +36,7 @@ _access_log = logging.getLogger("hocket.access")
 async def track(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Outermost: the request's id and record, the access log, the count of responses."""
     services = request.app[SERVICES]
-    given = request.headers.get("x-request-id", "")
-    request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
-    RequestRecord(request_id, services.clock()).attach(request)
+    RequestRecord(request_id(request), services.clock()).attach(request)
     status = CLIENT_GONE
     try:
         response = await handler(request)
@@ -53,9 +49,16 @@ async def track(request: web.Request, handler: Handler) -> web.StreamResponse:
             _write_access_log(request, status, services.clock())
 
 
+def request_id(request: web.Request) -> str:
+    """The client's own, or a new one."""
+    given = request.headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
+
+
 async def add_request_id(request: web.Request, response: web.StreamResponse) -> None:
-    """For on_response_prepare, which streams pass through too."""
-    response.headers["x-request-id"] = RequestRecord.of(request).id
+    """For on_response_prepare, which streams pass through too. Refused advisories come before they have an id."""
+    record = RequestRecord.find(request)
+    response.headers["x-request-id"] = record.id if record is not None else request_id(request)
 
 
 @web.middleware
@@ -95,33 +98,16 @@ def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:
 
 
 def authentication(api_keys: Sequence[str]) -> Middleware:
-    """Without keys, everybody may. Every key is compared, in constant time, whichever matches."""
-    digests = [_digest(key) for key in api_keys]
+    """Without keys, everybody may."""
+    tenants = Tenants(api_keys)
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if digests and request.path not in OPEN_PATHS:
-            RequestRecord.of(request).tenant = _tenant(request, digests)
+        if request.path not in OPEN_PATHS:
+            RequestRecord.of(request).tenant = tenants.get(request.headers.get("Authorization"))
         return await handler(request)
 
     return authenticate
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
-
-
-def _tenant(request: web.Request, digests: Sequence[bytes]) -> str:
-    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key:
-        raise AuthenticationError(
-            "No API key: send 'Authorization: Bearer KEY'.", headers={"WWW-Authenticate": "Bearer"}
-        )
-    given = _digest(key.strip())
-    matches = [hmac.compare_digest(given, digest) for digest in digests]
-    if not any(matches):
-        raise AuthenticationError("Incorrect API key.", headers={"WWW-Authenticate": "Bearer"})
-    return given.hex()[:16]
 
 
 def _write_access_log(request: web.Request, status: int, now: float) -> None:

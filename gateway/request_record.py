@@ -21,6 +21,10 @@ class RequestRecord:
         """REQUIRES: the request has passed the outermost middleware."""
         return request[_RECORD]
 
+    @staticmethod
+    def find(request: web.Request) -> RequestRecord | None:
+        return request.get(_RECORD)
+
     def attach(self, request: web.Request) -> None:
         request[_RECORD] = self
 

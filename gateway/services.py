@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from gateway.admission import Admission
+from gateway.advisor import Advisor
+from gateway.advisory_budget import AdvisoryBudgets
+from gateway.advisory_metrics import AdvisoryMetrics
 from gateway.chat_template import ChatTemplate
 from gateway.config import GatewayConfig
 from gateway.engine_client import EngineClient, EngineDeadError
@@ -18,6 +21,7 @@ from gateway.offline.store import OfflineStore
 from gateway.open_generations import OpenGenerations
 from gateway.protocol.errors import NotFoundError, UnavailableError
 from gateway.tokenize import Tokenizer
+from gateway.typing_webhook import TypingWebhook
 from schedcore.types import EngineInfo, RequestClass, SamplingParams
 
 
@@ -36,12 +40,19 @@ class Services:
     request_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     open: OpenGenerations = field(default_factory=OpenGenerations)
     offline: OfflineStore | None = None  # None: no files and batches
+    advisory_metrics: AdvisoryMetrics = field(default_factory=AdvisoryMetrics)
+    advisory_budgets: AdvisoryBudgets = field(init=False)
+    advisor: Advisor = field(init=False)
+    typing_webhook: TypingWebhook = field(init=False)
     is_draining: bool = False
 
     def __post_init__(self) -> None:
         for request_class in SERVED_CLASSES:
             admission = Admission(self.config.max_queue_requests, self.config.max_queue_tokens)
             self.admissions[request_class] = admission
+        self.advisory_budgets = AdvisoryBudgets(self.config)
+        self.typing_webhook = TypingWebhook(self.config)
+        self.advisor = Advisor(self.config, self.engine, self.advisory_metrics, self.clock, self.request_ids)
 
     def ready_engine(self) -> EngineInfo:
         """Raises UnavailableError while there is no engine, or not yet, or while the server shuts down."""

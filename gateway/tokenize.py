@@ -32,6 +32,7 @@ class Tokenizer:
         self._after = list(after)
         self._style = decoder_style(backend)
         added = backend.get_added_tokens_decoder()
+        self._walls = frozenset(i for i, token in added.items() if token.special and not token.single_word)
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         if self._style is not None:
             self._all_pieces = Pieces(backend, self._style, frozenset())
@@ -63,6 +64,17 @@ class Tokenizer:
         """Special tokens written out in the text are recognised either way."""
         return (await self.encode_all([text], add_special_tokens))[0]
 
+    async def encode_prefix(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Those of its first tokens that the encoding of `text` with anything behind it begins with, too.
+
+        More text can change how the last word falls into tokens, and how far the white space behind it goes, but
+        nothing before. An added token is a wall: nothing merges across it.
+        """
+        if len(text) <= MAX_INLINE_CHARACTERS:
+            return self._encode_prefix(text, add_special_tokens)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._encode_prefix, text, add_special_tokens)
+
     async def encode_all(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         if sum(map(len, texts)) <= MAX_INLINE_CHARACTERS:
             return self._encode(texts, add_special_tokens)
@@ -93,6 +105,16 @@ class Tokenizer:
         encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         before, after = (self._before, self._after) if add_special_tokens else ([], [])
         return [[*before, *encoding.ids, *after] for encoding in encodings]
+
+    def _encode_prefix(self, text: str, add_special_tokens: bool) -> list[int]:
+        encoding = self._backend.encode_batch([text], add_special_tokens=False)[0]  # unlike encode(), lets others run
+        ids = encoding.ids
+        words = text.rstrip()
+        last_word = len(words) - len(words.rsplit(None, 1)[-1]) if words else 0
+        num_kept = len(ids)
+        while num_kept and encoding.offsets[num_kept - 1][1] > last_word and ids[num_kept - 1] not in self._walls:
+            num_kept -= 1
+        return [*(self._before if add_special_tokens else []), *ids[:num_kept]]
 
 
 def _read_backend(directory: Path, config: dict[str, Any]) -> Backend:

@@ -29,6 +29,7 @@ _ENGINE_FIELDS = {
 }
 _GATEWAY_FIELDS = {
     "api_key": "api_keys",
+    "typing_webhook_secret": "typing_webhook_secrets",
     "served_model_name": "served_model_names",
     "access_log": "enable_access_log",
 }
@@ -77,6 +78,13 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="N",
         help=f"of an engine that dies, within ten minutes; 0: never (default: {default.max_engine_restarts})",
+    )
+    group.add_argument(
+        "--typing-webhook-secret",
+        action="append",
+        metavar="SECRET",
+        help="whsec_..., or KEY:whsec_... with several keys: believe /v1/webhooks/typing signed with it; repeatable "
+        "(default: $HOCKET_TYPING_WEBHOOK_SECRET, or none)",
     )
     group.add_argument(
         "--access-log", action=argparse.BooleanOptionalAction, help="one JSON line per request, without prompts"
@@ -150,6 +158,10 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         ("body-timeout-ms", float, "for a client to send its body"),
         ("drain-timeout-ms", float, "for open requests to finish after SIGTERM"),
         ("keepalive-ms", float, "of silence before a first token, then streams get a comment"),
+        ("max-advisories-per-second", float, "per tenant; more get 429"),
+        ("max-advisory-bytes-per-second", size_in_bytes, "of their bodies, per tenant"),
+        ("max-lease-bytes", size_in_bytes, "of device memory that one tenant's advisories may hold"),
+        ("max-lease-ms", float, "of an advisory"),
         ("ttft-target-ms", float, "time to first token that online requests should see"),
         ("itl-target-ms", float, "time between tokens that online requests should see"),
     ):
@@ -195,10 +207,16 @@ def engine_config(options: Mapping[str, Any], model: Path, name: str) -> EngineC
     return config
 
 
-def gateway_config(options: Mapping[str, Any], model_name: str, environment_keys: tuple[str, ...]) -> GatewayConfig:
+def gateway_config(
+    options: Mapping[str, Any],
+    model_name: str,
+    environment_keys: tuple[str, ...],
+    environment_secrets: tuple[str, ...] = (),
+) -> GatewayConfig:
     """Raises OptionsError."""
     fields = _fields(options, _GATEWAY_FIELDS, GatewayConfig)
     fields["api_keys"] = tuple(fields.get("api_keys") or environment_keys)
+    fields["typing_webhook_secrets"] = tuple(fields.get("typing_webhook_secrets") or environment_secrets)
     fields["served_model_names"] = tuple(fields.get("served_model_names") or (model_name,))
     try:
         return GatewayConfig(**fields)

@@ -48,7 +48,9 @@ def run(args: argparse.Namespace, engine_module: str = "worker") -> int:
         options = _options(args)
         model = options.get("model", DEMO)
         folder = resolve_model(model)
-        config = gateway_config(options, _name(model, folder), environment.api_keys())
+        config = gateway_config(
+            options, _name(model, folder), environment.api_keys(), environment.typing_webhook_secrets()
+        )
         engine = engine_config(options, folder, config.served_model_names[0])
         template = options.get("chat_template")
         checkpoint = Checkpoint.read(folder, Path(template) if template else None)

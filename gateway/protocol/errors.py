@@ -119,6 +119,10 @@ class QuotaError(ApiError):
     default_code = "insufficient_quota"
 
 
+class TooManyAdvisoriesError(QueueFullError):
+    default_code = "too_many_advisories"
+
+
 class ServerError(ApiError):
     default_code = "internal_error"
 

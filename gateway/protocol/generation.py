@@ -47,7 +47,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     service_tier: ServiceTier | None = None
     user: Name | None = None
-    prompt_cache_key: Name | None = None  # becomes the session
+    session_id: Name | None = None  # the conversation that the request belongs to
+    prompt_cache_key: Name | None = None  # the same by OpenAI's name
 
     # vLLM's extras
     ignore_eos: bool | None = None

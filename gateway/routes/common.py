@@ -7,8 +7,10 @@ import asyncio
 import msgspec
 from aiohttp import web
 
-from gateway.protocol.errors import BodyTimeoutError, MediaTypeError
+from gateway.protocol.errors import BodyTimeoutError, InvalidRequestError, MediaTypeError
 from gateway.services import SERVICES
+
+MAX_SESSION_ID_CHARACTERS = 512
 
 
 async def read_body(request: web.Request) -> bytes:
@@ -25,6 +27,16 @@ async def read_body(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError:
         raise BodyTimeoutError(f"The body did not arrive within {seconds:g} seconds.") from None
+
+
+def session_header(request: web.Request) -> str:
+    """X-Session-Id, for clients that cannot change the body; empty if there is none. Raises InvalidRequestError."""
+    session_id = request.headers.get("X-Session-Id", "")
+    if len(session_id) > MAX_SESSION_ID_CHARACTERS:
+        raise InvalidRequestError(
+            f"A session id has at most {MAX_SESSION_ID_CHARACTERS} characters.", param="X-Session-Id"
+        )
+    return session_id
 
 
 def json_response(body: msgspec.Struct) -> web.Response:

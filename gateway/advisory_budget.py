@@ -1,0 +1,78 @@
+"""What each tenant may spend on advisories, and how fast those beyond it are told so. Pure; time is an argument."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+from gateway.config import GatewayConfig
+from gateway.token_bucket import TokenBucket
+
+BURST_SECONDS = 2.0  # of unused rate that may be spent at once
+BYTES_BURST_SECONDS = 8.0
+REFUSALS_PER_SECOND = 50.0  # that a tenant gets answered; more have to wait for their answer
+MAX_REFUSAL_SECONDS = 5.0  # that a refusal waits; beyond it the connection is dropped
+
+
+class RefusalReason(enum.StrEnum):
+    RATE = "rate"
+    BYTES = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class AdvisoryRefusal:
+    reason: RefusalReason
+    retry_after_seconds: float
+    delay_seconds: float | None  # before it is told; None: not worth an answer
+
+    @property
+    def whole_seconds(self) -> int:
+        """From when it is told, as the header Retry-After wants it."""
+        return max(1, math.ceil(self.retry_after_seconds - (self.delay_seconds or 0.0)))
+
+
+class AdvisoryBudget:
+    """One tenant's. A refusal costs the server, too, so those who do not heed it are answered ever later:
+    REFUSALS_PER_SECOND is all the work that one tenant's refused advisories make, however many it sends."""
+
+    def __init__(self, per_second: float, bytes_per_second: float) -> None:
+        self._advisories = TokenBucket(per_second, max(1.0, per_second * BURST_SECONDS))
+        self._bytes = TokenBucket(bytes_per_second, bytes_per_second * BYTES_BURST_SECONDS)
+        self._refused_until = 0.0  # when the last refusal that is under way will be told
+
+    def take(self, num_bytes: int, now: float) -> AdvisoryRefusal | None:
+        """None: admitted, and paid for."""
+        if seconds := self._advisories.seconds_until_free(now):
+            return self._refuse(RefusalReason.RATE, seconds, now)
+        if seconds := self._bytes.seconds_until_free(now):
+            return self._refuse(RefusalReason.BYTES, seconds, now)
+        self._advisories.take(1.0)
+        self._bytes.take(num_bytes)
+        return None
+
+    def charge(self, num_bytes: int) -> None:
+        """For a body that was longer than its head said."""
+        self._bytes.take(num_bytes)
+
+    def _refuse(self, reason: RefusalReason, retry_after: float, now: float) -> AdvisoryRefusal:
+        told_at = max(self._refused_until, now - 1.0) + 1.0 / REFUSALS_PER_SECOND  # a second's worth goes out at once
+        delay = max(0.0, told_at - now)
+        if delay > MAX_REFUSAL_SECONDS:
+            return AdvisoryRefusal(reason, retry_after, None)
+        self._refused_until = told_at
+        return AdvisoryRefusal(reason, retry_after, delay)
+
+
+class AdvisoryBudgets:
+    """By tenant. Tenants are API keys of the configuration, so there are few."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._rates = (config.max_advisories_per_second, config.max_advisory_bytes_per_second)
+        self._of: dict[str, AdvisoryBudget] = {}
+
+    def of(self, tenant: str) -> AdvisoryBudget:
+        budget = self._of.get(tenant)
+        if budget is None:
+            budget = self._of[tenant] = AdvisoryBudget(*self._rates)
+        return budget

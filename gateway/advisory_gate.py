@@ -1,0 +1,69 @@
+"""The outermost check of advisories: who sends too many is refused before anything else is done for it.
+
+No body is read, no line logged, and the answer is made of parts that exist. A refusal still costs the interpreter some
+tens of microseconds, so a tenant that does not heed it is answered ever later: its connections wait (aiohttp reads no
+further request of a connection meanwhile), and that bounds what a storm takes away from everybody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from gateway.advisory_budget import AdvisoryBudgets, AdvisoryRefusal, RefusalReason
+from gateway.config import GatewayConfig
+from gateway.protocol.errors import ApiError, TooManyAdvisoriesError
+from gateway.services import SERVICES
+from gateway.tenants import Tenants
+
+ADVISORIES = "/v1/advisories"
+SESSIONS = "/v1/sessions/"
+UNKNOWN_LENGTH = 2**16  # charged for a body whose head does not say; what it was in the end is charged later
+
+
+def advisory_gate(config: GatewayConfig, budgets: AdvisoryBudgets) -> Middleware:
+    tenants = Tenants(config.api_keys)
+    bodies = {reason: _error(reason, config).body() for reason in RefusalReason}
+
+    @web.middleware
+    async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        path = request.path
+        if path != ADVISORIES and not path.startswith(SESSIONS):
+            return await handler(request)
+        tenant = tenants.find(request.headers.get("Authorization"))
+        if tenant is None:  # the next who looks says what is wrong
+            return await handler(request)
+        services = request.app[SERVICES]
+        length = request.content_length
+        num_bytes = length if length is not None else UNKNOWN_LENGTH if request.body_exists else 0
+        refusal = budgets.of(tenant).take(num_bytes, services.clock())
+        if refusal is None:
+            return await handler(request)
+        return await _refuse(request, refusal, bodies[refusal.reason])
+
+    return gate
+
+
+async def _refuse(request: web.Request, refusal: AdvisoryRefusal, body: bytes) -> web.Response:
+    refused = request.app[SERVICES].advisory_metrics.num_refused
+    if refusal.delay_seconds is None:
+        refused["dropped"] += 1
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("More refusals are under way than are worth an answer.")
+    refused[refusal.reason] += 1
+    if refusal.delay_seconds:
+        await asyncio.sleep(refusal.delay_seconds)
+    return web.Response(
+        status=429, body=body, content_type="application/json", headers={"Retry-After": str(refusal.whole_seconds)}
+    )
+
+
+def _error(reason: RefusalReason, config: GatewayConfig) -> ApiError:
+    if reason is RefusalReason.RATE:
+        text = f"Too many advisories: {config.max_advisories_per_second:g} per second are allowed."
+    else:
+        text = f"Too many bytes in advisories: {config.max_advisory_bytes_per_second:g} per second are allowed."
+    return TooManyAdvisoriesError(text, retry_after_seconds=1)

@@ -1,0 +1,77 @@
+"""`POST /v1/advisories`: a session will soon send a request."""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import web
+
+from gateway.advisor import Answer, timestamped
+from gateway.classify import cache_salt
+from gateway.draft_prompt import draft_token_ids
+from gateway.protocol.advisories import AdvisoryRequest, SessionStatus, Tiers, TierState, decode_advisory
+from gateway.protocol.errors import InvalidRequestError
+from gateway.request_record import RequestRecord
+from gateway.routes.common import json_response, read_body, session_header
+from gateway.services import SERVICES, Services
+from gateway.session_table import SessionKey
+from schedcore.types import AdvisoryEvent
+
+
+async def create_advisory(request: web.Request) -> web.Response:
+    services = request.app[SERVICES]
+    tenant = RequestRecord.of(request).tenant
+    body = await read_body(request)
+    if request.content_length is None:
+        services.advisory_budgets.of(tenant).charge(len(body))
+    advisory = decode_advisory(body)
+    session_id = advisory.session_id or advisory.prompt_cache_key or session_header(request)
+    if not session_id:
+        raise InvalidRequestError(
+            "Missing required parameter: 'session_id'.", param="session_id", code="missing_parameter"
+        )
+    return json_response(session_status(services, session_id, await advise(services, tenant, session_id, advisory)))
+
+
+async def advise(services: Services, tenant: str, session_id: str, advisory: AdvisoryRequest) -> Answer:
+    """Raises ApiError."""
+    services.model_name(advisory.model)
+    services.ready_engine()
+    key = SessionKey(tenant, cache_salt(tenant, advisory.cache_salt), session_id)
+    if advisory.event == "cancel":
+        return await services.advisor.cancel(key)
+    template = services.template
+    if advisory.has_text and template is None:
+        raise InvalidRequestError(
+            "This model has no chat template: leave 'messages' and 'draft' out.",
+            param="messages",
+            code="no_chat_template",
+        )
+
+    async def tokens() -> list[int]:
+        assert template is not None
+        ids = await draft_token_ids(template, services.tokenizer, advisory)
+        return ids[: services.ready_engine().max_model_len]
+
+    event = AdvisoryEvent(advisory.event)
+    return await services.advisor.announce(
+        key, event, advisory.eta_ms, advisory.lease_ms, tokens if advisory.has_text else None
+    )
+
+
+def session_status(services: Services, session_id: str, answer: Answer) -> SessionStatus:
+    state = answer.state
+    tiers = [TierState(*pair) for pair in zip(state.tier_tokens, state.tier_bytes, strict=True)]
+    lease_ms, expires_at = timestamped(answer, services.clock(), time.time())
+    return SessionStatus(
+        id=session_id,
+        num_tokens=state.num_tokens,
+        tiers=Tiers(*tiers),
+        action=state.action.value,
+        outcome=answer.outcome,
+        lease_ms=lease_ms,
+        lease_expires_at=expires_at,
+    )
+
+
+ROUTES = [web.post("/v1/advisories", create_advisory)]

@@ -1,0 +1,106 @@
+"""What the gateway remembers of sessions that were advised about: bounded, least recently used first. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from schedcore.types import SessionState
+
+DEVICE = 0  # index into a state's tiers
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """Sessions of one tenant never meet another's: the tenant is part of their name."""
+
+    tenant: str
+    cache_salt: str
+    session_id: str
+
+
+@dataclass(slots=True, eq=False)
+class Notice:
+    """A request was announced and has not come."""
+
+    key: SessionKey
+    since: float  # of the first advisory
+    expires_at: float
+    num_tokens: int  # that the request should find in the cache
+    num_bytes: int  # of device memory, held for it
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    acted_at: float | None = None  # when the engine was last told
+    is_released: bool = False  # the last thing it was told
+    state: SessionState | None = None  # its last answer
+    answered_at: float = 0.0
+    notice: Notice | None = None
+
+
+@dataclass(slots=True)
+class _Tenant:
+    sessions: OrderedDict[SessionKey, Session] = field(default_factory=OrderedDict)
+    num_lease_bytes: int = 0  # the sum over its notices
+
+
+class SessionTable:
+    """Each tenant has room for `max_sessions`, and can drive out nobody else's."""
+
+    def __init__(self, max_sessions: int) -> None:
+        self._max_sessions = max_sessions
+        self._tenants: dict[str, _Tenant] = {}
+        self._by_expiry: list[tuple[float, int, Notice]] = []
+        self._num_pushed = 0
+
+    def find(self, key: SessionKey) -> Session | None:
+        tenant = self._tenants.get(key.tenant)
+        return tenant.sessions.get(key) if tenant else None
+
+    def get(self, key: SessionKey) -> Session:
+        """Makes room for it if it is new."""
+        tenant = self._tenants.setdefault(key.tenant, _Tenant())
+        session = tenant.sessions.get(key)
+        if session is not None:
+            tenant.sessions.move_to_end(key)
+            return session
+        while len(tenant.sessions) >= self._max_sessions:
+            self._forget(tenant, next(iter(tenant.sessions)))
+        session = tenant.sessions[key] = Session()
+        return session
+
+    def num_lease_bytes(self, tenant: str) -> int:
+        return self._tenants[tenant].num_lease_bytes if tenant in self._tenants else 0
+
+    def announce(self, session: Session, notice: Notice) -> None:
+        """In the place of what was announced before; the lead time counts from the first."""
+        if session.notice is not None:
+            notice.since = session.notice.since
+            self.withdraw(session)
+        session.notice = notice
+        self._tenants[notice.key.tenant].num_lease_bytes += notice.num_bytes
+        self._num_pushed += 1
+        heapq.heappush(self._by_expiry, (notice.expires_at, self._num_pushed, notice))
+
+    def withdraw(self, session: Session) -> Notice | None:
+        """The request came, or will not."""
+        notice, session.notice = session.notice, None
+        if notice is not None:
+            self._tenants[notice.key.tenant].num_lease_bytes -= notice.num_bytes
+        return notice
+
+    def expire(self, now: float) -> Iterator[Notice]:
+        """Withdraws and returns what was announced in vain."""
+        while self._by_expiry and self._by_expiry[0][0] <= now:
+            _, _, notice = heapq.heappop(self._by_expiry)
+            session = self.find(notice.key)
+            if session is not None and session.notice is notice:
+                self.withdraw(session)
+                yield notice
+
+    def _forget(self, tenant: _Tenant, key: SessionKey) -> None:
+        self.withdraw(tenant.sessions[key])
+        del tenant.sessions[key]
