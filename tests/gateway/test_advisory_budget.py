@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.advisory_budget import (
+    BURST_SECONDS,
+    MAX_REFUSAL_SECONDS,
+    REFUSALS_PER_SECOND,
+    AdvisoryBudget,
+    AdvisoryBudgets,
+    AdvisoryRefusal,
+    RefusalReason,
+)
+from gateway.config import GatewayConfig
+
+
+def refused(answer: AdvisoryRefusal | None) -> AdvisoryRefusal:
+    assert answer is not None
+    return answer
+
+
+def test_a_storm_gets_its_rate_and_the_rest_is_refused() -> None:
+    budget = AdvisoryBudget(per_second=100.0, bytes_per_second=1e9)
+    answers = [budget.take(100, now=i / 10_000) for i in range(10_000)]
+    assert sum(answer is None for answer in answers) == pytest.approx(100 * (1 + BURST_SECONDS), abs=2)
+
+
+def test_refusals_are_told_ever_later_and_then_not_at_all() -> None:
+    budget = AdvisoryBudget(per_second=1.0, bytes_per_second=1e9)
+    answers = [budget.take(0, now=i / 10_000) for i in range(30_000)]
+    told = [(i / 10_000 + a.delay_seconds) for i, a in enumerate(answers) if a and a.delay_seconds is not None]
+    assert told == sorted(told)
+    assert max(a.delay_seconds or 0.0 for a in answers if a) <= MAX_REFUSAL_SECONDS
+    for start in range(8):
+        assert sum(start <= moment < start + 1 for moment in told) <= 2 * REFUSALS_PER_SECOND + 1
+    assert any(a is not None and a.delay_seconds is None for a in answers)
+
+
+def test_a_few_refusals_are_told_at_once() -> None:
+    budget = AdvisoryBudget(per_second=1.0, bytes_per_second=1e9)
+    answers = [budget.take(0, now=10.0) for _ in range(20)]
+    assert {answer.delay_seconds for answer in answers if answer} == {0.0}
+
+
+def test_large_bodies_use_up_the_byte_budget() -> None:
+    budget = AdvisoryBudget(per_second=1000.0, bytes_per_second=1000.0)
+    assert budget.take(50_000, now=0.0) is None
+    refusal = refused(budget.take(10, now=0.0))
+    assert (refusal.reason, refusal.retry_after_seconds) == (RefusalReason.BYTES, pytest.approx(42.0))
+    assert budget.take(10, now=43.0) is None
+
+
+def test_what_the_head_did_not_say_is_charged_later() -> None:
+    budget = AdvisoryBudget(per_second=1000.0, bytes_per_second=1000.0)
+    assert budget.take(10, now=0.0) is None
+    budget.charge(100_000)
+    assert refused(budget.take(10, now=0.0)).reason is RefusalReason.BYTES
+
+
+def test_tenants_have_budgets_of_their_own() -> None:
+    budgets = AdvisoryBudgets(GatewayConfig(max_advisories_per_second=1.0))
+    while budgets.of("storm").take(0, now=0.0) is None:
+        pass
+    assert budgets.of("calm").take(0, now=0.0) is None
