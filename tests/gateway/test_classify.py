@@ -54,3 +54,12 @@ def test_tenants_never_share_a_salt() -> None:
 
 def test_session_is_the_prompt_cache_key() -> None:
     assert profile(prompt_cache_key="chat-7").session_id == "chat-7"
+
+
+def test_the_session_comes_from_the_body_before_the_header() -> None:
+    def session(**fields: Any) -> str:
+        return classify(GenerationRequest(**fields), "", CONFIG, "header").session_id
+
+    assert session(session_id="a", prompt_cache_key="b") == "a"
+    assert session(prompt_cache_key="b") == "b"
+    assert session() == "header"

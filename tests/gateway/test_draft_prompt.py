@@ -97,9 +97,7 @@ def test_the_tokens_of_a_beginning_begin_the_tokens_of_the_whole(backend: str, t
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("template", TEMPLATES)
 @given(first=texts.filter(str.strip), draft=texts, more=texts)
-def test_a_drafts_tokens_begin_the_later_prompt(
-    template: str, backend: str, first: str, draft: str, more: str
-) -> None:
+def test_a_drafts_tokens_begin_the_later_prompt(template: str, backend: str, first: str, draft: str, more: str) -> None:
     ours, chat_template = tokenizer(backend), ChatTemplate(TEMPLATES[template], {})
     before = [Message("user", first), Message("assistant", f"<think>Hm.</think> {first}!")]
     begun = asyncio.run(draft_token_ids(chat_template, ours, AdvisoryRequest(messages=before, draft=draft)))
