@@ -1,7 +1,7 @@
-"""An engine in a process of its own on this machine, reached by ZeroMQ over a Unix socket.
+"""An engine in a process of its own on this machine, reached over a Unix socket.
 
 The process is named, not imported: `python -m worker --endpoint ipc://...` reads its EngineConfig as JSON from
-standard input until end of file, binds a ROUTER at the endpoint, answers Hello with Ready once the model is loaded,
+standard input until end of file, listens at the endpoint, answers Hello with Ready once the model is loaded,
 and exits when it gets Shutdown or when its parent is gone.
 """
 
@@ -18,16 +18,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import zmq
 
 from gateway.delta_stream import DeltaRouter, DeltaStream
 from gateway.engine_client import EngineDeadError
 from gateway.session_answers import SessionAnswers
 from schedcore import wire
 from schedcore.config import EngineConfig
+from schedcore.frame_socket import FrameSocket, connect
 from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, ErrorCode, SessionState
 
-HELLO_SECONDS = 0.05  # between two Hellos until Ready
+CONNECT_SECONDS = 0.01  # between two looks whether the engine listens
 ADVISE_SECONDS = 2.0  # that an engine may take to answer an advisory; a long step delays it
 EXIT_SECONDS = 10.0  # that an engine may take to exit when asked to, before it is killed
 
@@ -49,7 +49,8 @@ class LocalEngine:
         self._settled = asyncio.Event()  # ready or dead
         self._dead = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
-        self._socket: zmq.Socket[bytes] | None = None
+        self._endpoint = ""
+        self._socket: FrameSocket | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._resources = contextlib.ExitStack()
 
@@ -100,19 +101,19 @@ class LocalEngine:
             await self._spawn()
         except OSError as error:
             self._die(f"The engine cannot be started: {error}.")
-        while not self._settled.is_set():
-            self._send(wire.Hello())
+        while self._socket is None and not self._settled.is_set():
+            self._connect()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._settled.wait(), HELLO_SECONDS)
+                await asyncio.wait_for(self._settled.wait(), CONNECT_SECONDS)
+        await self._settled.wait()
         if self._death is not None:
             raise EngineDeadError(self._death)
 
     async def _spawn(self) -> None:
         folder = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="hocket-"))
-        endpoint = f"ipc://{Path(folder) / 'engine'}"
-        self._connect(endpoint)
+        self._endpoint = f"ipc://{Path(folder) / 'engine'}"
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", self._module, "--endpoint", endpoint),
+            *(sys.executable, "-m", self._module, "--endpoint", self._endpoint),
             stdin=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the gateway, which drains before it stops the engine
         )
@@ -127,20 +128,25 @@ class LocalEngine:
         self._die("The engine was shut down.")
         if self._watcher is not None:
             await self._watcher
-        if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket.fileno())
-            self._socket = None
+        self._hang_up()
         self._resources.close()
 
-    def _connect(self, endpoint: str) -> None:
-        context = self._resources.enter_context(zmq.Context())
-        self._socket = self._resources.enter_context(context.socket(zmq.DEALER))
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # admission bounds what is under way
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 20)
-        self._socket.connect(endpoint)
+    def _connect(self) -> None:
+        """Says Hello if the engine listens by now."""
+        try:
+            self._socket = connect(self._endpoint)
+        except OSError:
+            return
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._on_readable)
+        self._send(wire.Hello())
+
+    def _hang_up(self) -> None:
+        """Idempotent."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            asyncio.get_running_loop().remove_writer(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
 
     async def _configure(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
@@ -151,7 +157,8 @@ class LocalEngine:
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         status = await process.wait()
-        self._on_readable()  # its last words
+        while self._on_readable():
+            pass  # its last words
         self._die(f"The engine {_how_it_ended(status)}.")
 
     async def _reap(self, process: asyncio.subprocess.Process) -> None:
@@ -170,20 +177,36 @@ class LocalEngine:
     def _send(self, message: wire.ToEngine) -> None:
         if self._socket is None:
             return
-        self._socket.send(wire.encode(message), zmq.NOBLOCK)
-        # ZeroMQ's descriptor signals edges, and sending may swallow one
-        asyncio.get_running_loop().call_soon(self._on_readable)
+        with contextlib.suppress(ConnectionError):  # it died; the watcher says so
+            self._socket.send(wire.encode(message))
+        if self._socket.has_unsent:
+            asyncio.get_running_loop().add_writer(self._socket.fileno(), self._on_writable)
 
-    def _on_readable(self) -> None:
-        while self._socket is not None and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            frame = self._socket.recv(zmq.NOBLOCK)
+    def _on_writable(self) -> None:
+        assert self._socket is not None
+        with contextlib.suppress(ConnectionError):
+            self._socket.flush()
+        if not self._socket.has_unsent:
+            asyncio.get_running_loop().remove_writer(self._socket.fileno())
+
+    def _on_readable(self) -> bool:
+        """False if nothing has arrived."""
+        if self._socket is None:
+            return False
+        try:
+            frames = self._socket.receive()
+        except ConnectionError:  # it ends or has died; the watcher says how
+            self._hang_up()
+            return False
+        for frame in frames:
             try:
                 message = wire.decode_to_gateway(frame)
             except msgspec.DecodeError as error:
                 self._die(f"The engine sent what is no message: {error}.")
                 self._kill()
-                return
+                break
             self._on_message(message)
+        return bool(frames)
 
     def _on_message(self, message: wire.ToGateway) -> None:
         match message:

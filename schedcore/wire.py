@@ -1,7 +1,7 @@
-"""The messages between gateway and engine, and their encoding: msgpack, one message per ZeroMQ frame.
+"""The messages between gateway and engine, and their encoding: msgpack, one message per frame (frame_socket.py).
 
-The engine binds a ROUTER socket, each gateway connects a DEALER. A tagged union per direction, so that an unknown
-message fails to decode instead of being misread.
+The engine listens, gateways connect. A tagged union per direction, so that an unknown message fails to decode instead
+of being misread.
 """
 
 from __future__ import annotations

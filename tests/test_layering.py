@@ -18,10 +18,10 @@ MAY_IMPORT = {
     "client/hocket": set(),
 }
 FORBIDDEN_THIRD_PARTY = {
-    "schedcore": {"torch", "aiohttp", "zmq"},
+    "schedcore": {"torch", "aiohttp"},
     "gateway": {"torch", "transformers"},
     "worker": {"aiohttp", "transformers"},
-    "client/hocket": {"torch", "aiohttp", "numpy", "zmq"},
+    "client/hocket": {"torch", "aiohttp", "numpy"},
 }
 
 
@@ -61,7 +61,7 @@ def test_only_ops_names_a_kernel() -> None:
 
 
 def test_only_the_local_engine_knows_where_an_engine_lives() -> None:
-    users = {p.name for p in tracked("gateway/*.py") if "zmq" in {m.split(".")[0] for m in imported_modules(p)}}
+    users = {p.name for p in tracked("gateway/*.py") if "schedcore.frame_socket" in imported_modules(p)}
     assert users == {"local_engine.py"}
 
 

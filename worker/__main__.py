@@ -20,7 +20,7 @@ def main() -> int:
     """Exit status: 0 stopped, 1 failed, 2 wrong arguments or configuration."""
     started = time.monotonic()
     parser = argparse.ArgumentParser(prog="python -m worker", description="The engine process of hocket.")
-    parser.add_argument("--endpoint", required=True, help="ZeroMQ endpoint to bind, such as ipc:///run/hocket/engine")
+    parser.add_argument("--endpoint", required=True, help="where to listen, such as ipc:///run/hocket/engine")
     parser.add_argument("--config", help="EngineConfig as JSON; read from standard input if absent")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

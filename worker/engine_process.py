@@ -140,5 +140,5 @@ def _describe(config: EngineConfig, loaded: LoadedRunner, started: float) -> Eng
 
 def _say_farewell(link: GatewayLink, message: str) -> None:
     link.wait(FAREWELL_MS)
-    for gateway in {gateway for gateway, _ in link.receive()}:
+    for gateway in {gateway for gateway, received in link.receive() if received is not None}:
         link.send(gateway, wire.Fatal(message))

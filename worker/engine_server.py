@@ -65,6 +65,9 @@ class EngineServer:
 
     def _take_in(self) -> None:
         for gateway, message in self._link.receive():
+            if message is None:
+                self._forget(gateway)
+                continue
             self._gateways.add(gateway)
             match message:
                 case wire.Submit(request):
@@ -103,8 +106,13 @@ class EngineServer:
             self._send(gateway, stats)
 
     def _send(self, gateway: bytes, message: wire.ToGateway) -> None:
-        if not self._link.send(gateway, message) and gateway in self._gateways:
-            logger.warning("gateway %s is gone; its requests are aborted", gateway.hex())
+        if not self._link.send(gateway, message):
+            self._forget(gateway)
+
+    def _forget(self, gateway: bytes) -> None:
+        """Idempotent."""
+        if gateway in self._gateways:
+            logger.info("%s is gone; what it has open is aborted", gateway.decode())
             self._gateways.remove(gateway)
             self._engine.abort_all(gateway)
 

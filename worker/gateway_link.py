@@ -1,44 +1,40 @@
-"""The engine's end of the line: a ZeroMQ ROUTER, messages in and out. See schedcore/wire.py."""
+"""The engine's end of the line: gateways connect, messages come in and go out. See schedcore/wire.py."""
 
 from __future__ import annotations
 
-import errno
+import itertools
 import logging
+import select
 import socket
+import time
 from collections.abc import Iterator
 
 import msgspec
-import zmq
 
 from schedcore import wire
+from schedcore.frame_socket import FrameSocket, listen
 
 logger = logging.getLogger(__name__)
 
-LINGER_MS = 2000  # that unsent messages may delay the exit
+LINGER_SECONDS = 2.0  # that unsent messages may delay the exit
+_READABLE, _WRITABLE = select.EPOLLIN, select.EPOLLOUT
 
 
 class GatewayLink:
-    """Not thread-safe. A gateway is known by the identity that ROUTER gives its connection."""
+    """Not thread-safe, no threads of its own. A gateway is known by a name that its connection gets here."""
 
     def __init__(self, endpoint: str) -> None:
-        """Binds; raises zmq.ZMQError if it cannot."""
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a gateway that is gone is an error we see
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # losing a delta would break a stream; requests are bounded elsewhere
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        try:
-            self._socket.bind(endpoint)
-        except BaseException:
-            self._context.destroy(linger=0)
-            raise
+        """Binds; raises OSError if it cannot."""
+        self._listener = listen(endpoint)
+        self._connections: dict[bytes, FrameSocket] = {}
+        self._gateway_of: dict[int, bytes] = {}  # by file descriptor
+        self._names = itertools.count(1)
         self._wakeup, self._wakeup_writer = socket.socketpair()
         for end in (self._wakeup, self._wakeup_writer):
             end.setblocking(False)
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._wakeup, zmq.POLLIN)
+        self._poller = select.epoll()
+        self._poller.register(self._listener, _READABLE)
+        self._poller.register(self._wakeup, _READABLE)
 
     @property
     def wakeup_fileno(self) -> int:
@@ -46,37 +42,92 @@ class GatewayLink:
         return self._wakeup_writer.fileno()
 
     def wait(self, timeout_ms: int) -> bool:
-        """Blocks until a message is there (True), or the time is over or a wake-up came (False)."""
-        ready = dict(self._poller.poll(timeout_ms))
+        """Blocks until receive() has something to do (True), or the time is over or a wake-up came (False)."""
+        ready = {descriptor for descriptor, _ in self._poller.poll(timeout_ms / 1e3)}
         if self._wakeup.fileno() in ready:
             self._wakeup.recv(4096)
-        return self._socket in ready
+            ready.remove(self._wakeup.fileno())
+        return bool(ready)
 
-    def receive(self) -> Iterator[tuple[bytes, wire.ToEngine]]:
-        """(gateway, message) for everything that has arrived. Frames that are no messages are logged and dropped."""
-        while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            gateway, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            try:
-                if len(frames) != 1:
-                    raise msgspec.DecodeError(f"{len(frames)} frames instead of one")
-                message = wire.decode_to_engine(frames[0])
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                logger.warning("a frame from gateway %s was ignored: %s", gateway.hex(), error)
-            else:
-                yield gateway, message
+    def receive(self) -> Iterator[tuple[bytes, wire.ToEngine | None]]:
+        """(gateway, message) for everything that has arrived; no message: that gateway is gone.
+
+        Frames that are no messages are logged and dropped.
+        """
+        for descriptor, events in self._poller.poll(0):
+            if descriptor in self._gateway_of:
+                yield from self._serve(self._gateway_of[descriptor], events)
+            elif descriptor == self._listener.fileno():
+                yield from self._accept()
 
     def send(self, gateway: bytes, message: wire.ToGateway) -> bool:
         """False if the gateway is gone."""
-        try:
-            self._socket.send_multipart((gateway, wire.encode(message)), zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            if error.errno not in (errno.EHOSTUNREACH, errno.EAGAIN):
-                raise
+        connection = self._connections.get(gateway)
+        if connection is None:
             return False
+        try:
+            connection.send(wire.encode(message))
+        except OSError:
+            self._drop(gateway)
+            return False
+        if connection.has_unsent:
+            self._poller.modify(connection, _READABLE | _WRITABLE)
         return True
 
     def close(self) -> None:
-        """Waits for what is unsent, at most LINGER_MS."""
-        self._context.destroy(linger=LINGER_MS)
-        self._wakeup.close()
-        self._wakeup_writer.close()
+        """Waits for what is unsent, at most LINGER_SECONDS."""
+        deadline = time.monotonic() + LINGER_SECONDS
+        while any(c.has_unsent for c in self._connections.values()) and (left := deadline - time.monotonic()) > 0:
+            self._poller.poll(left)
+            for gateway in list(self._connections):
+                self._flush(gateway)
+        for connection in self._connections.values():
+            connection.close()
+        for resource in (self._poller, self._listener, self._wakeup, self._wakeup_writer):
+            resource.close()
+
+    def _accept(self) -> Iterator[tuple[bytes, wire.ToEngine | None]]:
+        """With what the gateway has said by now."""
+        try:
+            connection = FrameSocket(self._listener.accept()[0])
+        except BlockingIOError:  # whoever wanted to connect has given up
+            return
+        gateway = b"gateway-%d" % next(self._names)
+        self._connections[gateway] = connection
+        self._gateway_of[connection.fileno()] = gateway
+        self._poller.register(connection, _READABLE)
+        yield from self._serve(gateway, _READABLE)
+
+    def _serve(self, gateway: bytes, events: int) -> Iterator[tuple[bytes, wire.ToEngine | None]]:
+        if events & _WRITABLE:
+            self._flush(gateway)
+        if not events & ~_WRITABLE or gateway not in self._connections:
+            return
+        try:
+            frames = self._connections[gateway].receive()
+        except OSError as error:
+            logger.debug("%s: %s", gateway.decode(), error)
+            self._drop(gateway)
+            yield gateway, None
+            return
+        for frame in frames:
+            try:
+                yield gateway, wire.decode_to_engine(frame)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                logger.warning("a frame from %s was ignored: %s", gateway.decode(), error)
+
+    def _flush(self, gateway: bytes) -> None:
+        connection = self._connections[gateway]
+        try:
+            connection.flush()
+        except OSError:
+            self._drop(gateway)
+            return
+        if not connection.has_unsent:
+            self._poller.modify(connection, _READABLE)
+
+    def _drop(self, gateway: bytes) -> None:
+        connection = self._connections.pop(gateway)
+        del self._gateway_of[connection.fileno()]
+        self._poller.unregister(connection)
+        connection.close()

@@ -11,21 +11,20 @@ import os
 import sys
 
 import msgspec
-import zmq
 
 from fakes.fake_engine import INFO, FakeSteps
 from fakes.fake_sessions import FakeSessions
 from schedcore import wire
 from schedcore.config import EngineConfig
 from schedcore.types import TokenDelta
+from worker.gateway_link import GatewayLink
 
 STEPS_BETWEEN_STATS = 50
 
 
 class FakeWorker:
     def __init__(self, endpoint: str, mode: str, step_ms: int) -> None:
-        self._socket = zmq.Context().socket(zmq.ROUTER)
-        self._socket.bind(endpoint)
+        self._link = GatewayLink(endpoint)
         self._mode = mode
         self._step_ms = step_ms
         self._steps = FakeSteps()
@@ -36,13 +35,16 @@ class FakeWorker:
 
     def run(self) -> None:
         while not self._is_stopped and os.getppid() == self._parent:
-            if self._socket.poll(self._step_ms if self._steps.num_open else 100):
-                self._gateway, frame = self._socket.recv_multipart()
-                self._on_message(wire.decode_to_engine(frame))
+            if self._link.wait(self._step_ms if self._steps.num_open else 100):
+                for gateway, message in self._link.receive():
+                    if message is not None:
+                        self._gateway = gateway
+                        self._on_message(message)
             elif self._steps.num_open:
                 self._say(self._steps.step())
                 if not self._steps.num_open or self._steps.num_steps % STEPS_BETWEEN_STATS == 0:
-                    self._send(wire.encode(wire.Stats(self._steps.stats())))
+                    self._link.send(self._gateway, wire.Stats(self._steps.stats()))
+        self._link.close()
 
     def _on_message(self, message: wire.ToEngine) -> None:
         match message:
@@ -52,7 +54,7 @@ class FakeWorker:
                 self._steps.add(request)
                 self._sessions.note(request)
             case wire.Advise(advisory) if self._mode != "deaf":
-                self._send(wire.encode(wire.Session(self._sessions.advise(advisory))))
+                self._link.send(self._gateway, wire.Session(self._sessions.advise(advisory)))
             case wire.Abort(request_id):
                 self._say(self._steps.abort(request_id))
             case wire.Shutdown():
@@ -61,18 +63,15 @@ class FakeWorker:
 
     def _on_hello(self) -> None:
         if self._mode == "fatal":
-            self._send(wire.encode(wire.Fatal("There is no such device.")))
+            self._link.send(self._gateway, wire.Fatal("There is no such device."))
             self._is_stopped = True
             return
-        self._send(wire.encode(wire.Ready(INFO)))
+        self._link.send(self._gateway, wire.Ready(INFO))
         if self._mode == "garbage":
-            self._send(b"\xc1")
+            self._link.send(self._gateway, wire.Shutdown())  # type: ignore[arg-type]  # not for gateways
 
     def _say(self, deltas: list[TokenDelta]) -> None:
-        self._send(wire.encode(wire.Deltas(deltas)))
-
-    def _send(self, frame: bytes) -> None:
-        self._socket.send_multipart([self._gateway, frame])
+        self._link.send(self._gateway, wire.Deltas(deltas))
 
 
 def main() -> int:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from types import TracebackType
 
-import zmq
-
 from schedcore import wire
+from schedcore.frame_socket import FrameSocket, connect
 from schedcore.types import FinishReason, TokenDelta
 
 DEADLINE_SECONDS = 30.0
+RETRY_SECONDS = 0.01
 
 
 class GatewayPeer:
     def __init__(self, endpoint: str) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.connect(endpoint)
+        self._socket = _connect(endpoint)
+        self._frames: deque[bytes] = deque()
         self.received: list[wire.ToGateway] = []
         self.deltas: defaultdict[int, list[TokenDelta]] = defaultdict(list)
 
@@ -31,20 +31,23 @@ class GatewayPeer:
         self.close()
 
     def close(self) -> None:
-        self._context.destroy(linger=0)
+        self._socket.close()
 
     def send(self, *messages: wire.ToEngine) -> None:
-        for message in messages:
-            self._socket.send(wire.encode(message))
+        self.send_frames(*map(wire.encode, messages))
 
     def send_frames(self, *frames: bytes) -> None:
-        self._socket.send_multipart(frames)
+        for frame in frames:
+            self._socket.send(frame)
+        while self._socket.has_unsent:
+            select.select([], [self._socket], [], DEADLINE_SECONDS)
+            self._socket.flush()
 
     def wait_for(self, condition: Callable[[wire.ToGateway], bool]) -> wire.ToGateway:
         """The next message that fulfils the condition; what comes before it is kept in `received`."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while self._socket.poll(max(0, int((deadline - time.monotonic()) * 1000))):
-            message = wire.decode_to_gateway(self._socket.recv())
+        while (frame := self._next_frame(deadline)) is not None:
+            message = wire.decode_to_gateway(frame)
             self.received.append(message)
             if isinstance(message, wire.Deltas):
                 for delta in message.deltas:
@@ -63,3 +66,21 @@ class GatewayPeer:
 
     def tokens(self, request_id: int) -> list[int]:
         return [token for delta in self.deltas[request_id] for token in delta.token_ids]
+
+    def _next_frame(self, deadline: float) -> bytes | None:
+        """None once the deadline is over."""
+        while not self._frames:
+            if not select.select([self._socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                return None
+            self._frames.extend(self._socket.receive())
+        return self._frames.popleft()
+
+
+def _connect(endpoint: str) -> FrameSocket:
+    """The engine may still be about to listen."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            return connect(endpoint)
+        select.select([], [], [], RETRY_SECONDS)
+    return connect(endpoint)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import zmq
 
 from fakes.gateway_peer import GatewayPeer
 from fakes.scripted_executor import ScriptedExecutor
@@ -126,12 +125,11 @@ def test_frames_that_are_no_messages_are_logged_and_ignored(endpoint: str, caplo
     with serving(endpoint), GatewayPeer(endpoint) as gateway:
         gateway.send_frames(b"\xc1 nonsense")
         gateway.send_frames(b"")
-        gateway.send_frames(wire.encode(wire.Hello()), b"two")
         gateway.send_frames(wire.encode(wire.Shutdown()).replace(b"shutdown", b"shutdowm"))
         gateway.send(wire.Advise(Advisory("s", AdvisoryEvent.TYPING)), wire.Submit(request(1)))
         gateway.wait_for_final(1)
         assert not any(isinstance(message, wire.Ready) for message in gateway.received)
-    assert caplog.text.count("was ignored") == 4
+    assert caplog.text.count("was ignored") == 3
 
 
 def test_an_advisory_is_answered_by_the_sessions_state(endpoint: str) -> None:
@@ -236,5 +234,5 @@ def test_an_orphaned_engine_stops(endpoint: str) -> None:
 
 
 def test_an_endpoint_that_cannot_be_bound_is_an_error_at_once(tmp_path: Path) -> None:
-    with pytest.raises(zmq.ZMQError):
+    with pytest.raises(OSError, match="No such file"):
         GatewayLink(f"ipc://{tmp_path / 'no' / 'such' / 'folder'}")
