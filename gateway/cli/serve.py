@@ -31,6 +31,7 @@ from gateway.supervised_engine import SupervisedEngine
 from gateway.tokenize import Tokenizer
 from schedcore.config import EngineConfig
 from schedcore.model_path import DEMO, ModelNotFoundError, resolve_model
+from schedcore.time_slice import shorten_time_slice
 
 _BACKLOG = 2048
 _SHUTDOWN_SECONDS = 5.0  # for connections to close after the drain
@@ -112,6 +113,7 @@ class _Server:
 
     async def run(self) -> int:
         """The exit status. Raises CheckpointError."""
+        shorten_time_slice()  # between a token and its client, every wait for a turn shows
         self._stop = asyncio.Event()
         self._services = self._make_services()
         app = create_app(self._services, self._on_engine_settled)
