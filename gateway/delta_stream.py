@@ -13,10 +13,11 @@ from schedcore.types import EngineError, ErrorCode, FinishReason, TokenDelta
 class DeltaStream:
     """One reader, many requests. Deltas that arrive while the reader is busy are handed over together.
 
-    A context manager: leaving it ends every request that is still open.
+    The reader waits in receive(), or is called by listen() and takes. A context manager: leaving it ends every request
+    that is still open.
     """
 
-    __slots__ = ("_arrived", "_end", "_failure", "_open", "_waiter")
+    __slots__ = ("_arrived", "_end", "_failure", "_listener", "_open", "_waiter")
 
     def __init__(self, request_ids: Iterable[int], end: Callable[[int], None]) -> None:
         """`end(request_id)` tells the engine that nobody waits for that request any longer."""
@@ -25,6 +26,7 @@ class DeltaStream:
         self._arrived: list[TokenDelta] = []
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._listener: Callable[[], None] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -39,30 +41,45 @@ class DeltaStream:
 
         Raises what `fail` was given.
         """
-        while not self._arrived:
-            if self._failure is not None:
-                raise self._failure
-            if not self._open:
-                return []
+        while not (arrived := self.take()) and self._open:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
-        arrived, self._arrived = self._arrived, []
         return arrived
 
-    def push(self, delta: TokenDelta) -> None:
-        """Called by the engine client, in order; at most one final delta per request."""
+    def take(self) -> list[TokenDelta]:
+        """What arrived since the last call. Raises what `fail` was given, once nothing is left."""
+        arrived, self._arrived = self._arrived, []
+        if not arrived and self._failure is not None:
+            raise self._failure
+        return arrived
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """`listener` is called, out of the engine client, each time there is something to take; it must not raise.
+
+        It saves the turns of the event loop that waking a task takes. None: nobody listens any longer.
+        """
+        self._listener = listener
+
+    def push(self, delta: TokenDelta) -> bool:
+        """Called by the engine client, in order; at most one final delta per request. True: wake() is due."""
         if delta.finish_reason is not FinishReason.NONE:
             self._open.discard(delta.request_id)
         self._arrived.append(delta)
-        self._wake()
+        return len(self._arrived) == 1
+
+    def wake(self) -> None:
+        if self._listener is not None:
+            self._listener()
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """Makes the reader raise `error` once it has taken what has arrived; the first failure counts."""
         self._failure = self._failure or error
-        self._wake()
+        self.wake()
 
     def end(self, request_id: int) -> None:
         """The reader wants no more of this request. Idempotent."""
@@ -73,10 +90,6 @@ class DeltaStream:
     def close(self) -> None:
         for request_id in list(self._open):
             self.end(request_id)
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class DeltaRouter:
@@ -99,15 +112,18 @@ class DeltaRouter:
         return stream
 
     def dispatch(self, deltas: Iterable[TokenDelta]) -> None:
-        """Deltas of requests that nobody waits for any longer are dropped."""
+        """Deltas of requests that nobody waits for any longer are dropped. Each stream is woken once, at the end."""
         streams = self._streams
+        woken: list[DeltaStream] = []
         for delta in deltas:
             if delta.finish_reason is FinishReason.NONE:
                 stream = streams.get(delta.request_id)
             else:
                 stream = streams.pop(delta.request_id, None)
-            if stream is not None:
-                stream.push(delta)
+            if stream is not None and stream.push(delta):
+                woken.append(stream)
+        for stream in woken:
+            stream.wake()
 
     def fail_all(self, code: ErrorCode, message: str) -> None:
         """Every open request gets its final delta now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import ItemsView
+from collections.abc import Callable, ItemsView
 from types import TracebackType
 from typing import Self
 
@@ -96,6 +96,14 @@ class Generation:
     async def receive(self) -> list[TokenDelta]:
         """At least one delta; none when every request has had its last. Raises ApiError if the generation failed."""
         return await self._stream.receive()
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Instead of receive(): `listener` is called when there is something to take."""
+        self._stream.listen(listener)
+
+    def take(self) -> list[TokenDelta]:
+        """What has arrived. Raises ApiError if the generation failed."""
+        return self._stream.take()
 
     def absorb(self, deltas: list[TokenDelta]) -> ItemsView[Choice, str]:
         """Each choice that got tokens, once, with the text they complete (possibly none)."""

@@ -25,6 +25,7 @@ from gateway.services import SERVICES
 from gateway.tenants import Tenants
 
 OPEN_PATHS = frozenset({"/", "/health", "/metrics", "/v1/webhooks/typing"})  # no key needed; webhooks are signed
+PROBED_PATHS = frozenset({"/health", "/metrics"})  # by machines, several times a minute: not worth a line each
 CLIENT_GONE = 499  # in log and metrics, nobody receives it
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -45,7 +46,7 @@ async def track(request: web.Request, handler: Handler) -> web.StreamResponse:
     finally:
         resource = request.match_info.route.resource
         services.metrics.num_responses[resource.canonical if resource else "unknown", status] += 1
-        if services.config.enable_access_log:
+        if services.config.enable_access_log and request.path not in PROBED_PATHS:
             _write_access_log(request, status, services.clock())
 
 

@@ -1,4 +1,9 @@
-"""A generation as an HTTP response that grows: one write per connection for all that has arrived."""
+"""A generation as an HTTP response that grows: one write per connection for all that has arrived.
+
+The first write and the last go through aiohttp. In between, what a step produced goes from the engine client's callback
+straight to the transport: no task is woken per token. A client that reads slowly makes only its own handler wait;
+its deltas pile up in its stream, `max_tokens` of them at most, and a client that does not read at all is cut off.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import asyncio
 import logging
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
 from gateway.chunks import Chunks
 from gateway.generation import Generation
@@ -14,7 +20,7 @@ from gateway.services import SERVICES
 from gateway.sse import HEADERS, KEEPALIVE, error_event
 from schedcore.types import TokenDelta
 
-STALL_SECONDS = 10.0  # after the request's time is over, for a client to take what is waiting for it
+STALL_SECONDS = 60.0  # for a client to read on, once the buffers between it and us are full
 
 _log = logging.getLogger("hocket.gateway")
 
@@ -22,36 +28,11 @@ _log = logging.getLogger("hocket.gateway")
 async def stream_response(request: web.Request, generation: Generation, chunks: Chunks) -> web.StreamResponse:
     """Until the first token is there, a failure is an ordinary error response (ApiError); later it is the last event.
 
-    A client that goes away cancels the handler, and leaving the generation aborts what it asked for. A client that
-    reads slowly makes only this coroutine wait, and not much longer than the request may take.
+    A client that goes away cancels the handler, and leaving the generation aborts what it asked for.
     """
     response = web.StreamResponse(headers=HEADERS)
     try:
-        async with asyncio.timeout(
-            None if generation.seconds_left is None else generation.seconds_left + STALL_SECONDS
-        ):
-            await _stream(request, response, generation, chunks)
-    except TimeoutError:
-        if request.transport is not None:
-            request.transport.abort()
-        raise ConnectionResetError("The client has stopped reading.") from None
-    return response
-
-
-async def _stream(request: web.Request, response: web.StreamResponse, generation: Generation, chunks: Chunks) -> None:
-    try:
-        deltas = await _first_deltas(request, response, generation)
-        while True:
-            data = b"".join([chunks.piece(choice, text) for choice, text in generation.absorb(deltas)])
-            if generation.is_done:
-                data += chunks.end()
-            if data:
-                if not response.prepared:
-                    await response.prepare(request)
-                await response.write(data)
-            if generation.is_done:
-                break
-            deltas = await generation.receive()
+        await _stream(request, response, generation, chunks)
     except ApiError as error:
         await _end_with(response, error)
     except ConnectionError:
@@ -59,7 +40,71 @@ async def _stream(request: web.Request, response: web.StreamResponse, generation
     except Exception:
         _log.exception("A stream failed")
         await _end_with(response, ServerError("The server failed."))
+    await _drain(request)
     await response.write_eof()
+    return response
+
+
+async def _stream(request: web.Request, response: web.StreamResponse, generation: Generation, chunks: Chunks) -> None:
+    deltas = await _first_deltas(request, response, generation)
+    while not (data := _events(generation, chunks, deltas)):
+        deltas = await generation.receive()
+    if not response.prepared:
+        await response.prepare(request)
+    await response.write(data)
+    connection = _Connection(request, response, generation, chunks)
+    while not generation.is_done:
+        await connection.feed()
+        await _drain(request)
+
+
+def _events(generation: Generation, chunks: Chunks, deltas: list[TokenDelta]) -> bytes:
+    """What the deltas look like; empty if there is nothing to show yet."""
+    pieces = [chunks.piece(choice, text) for choice, text in generation.absorb(deltas)]
+    if generation.is_done:
+        pieces.append(chunks.end())
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class _Connection:
+    """A prepared response, written to without a task. REQUIRES: nobody else writes meanwhile."""
+
+    def __init__(
+        self, request: web.Request, response: web.StreamResponse, generation: Generation, chunks: Chunks
+    ) -> None:
+        self._protocol = request.protocol
+        self._is_chunked = "Transfer-Encoding" in response.headers  # HTTP/1.1
+        self._generation, self._chunks = generation, chunks
+        self._end: asyncio.Future[None]
+
+    async def feed(self) -> None:
+        """Returns when the generation is done or the client is behind. Raises ApiError if the generation failed."""
+        self._end = asyncio.get_running_loop().create_future()
+        self._generation.listen(self._pass_on)
+        try:
+            self._pass_on()  # what has arrived since somebody listened
+            await self._end
+        finally:
+            self._generation.listen(None)
+
+    def _pass_on(self) -> None:
+        """Called again from within itself if a delta says that its request has failed."""
+        try:
+            while not self._end.done() and (deltas := self._generation.take()):
+                if data := _events(self._generation, self._chunks, deltas):
+                    self._write(data)
+        except Exception as error:
+            if not self._end.done():
+                self._end.set_exception(error)
+            return
+        if (self._generation.is_done or self._protocol.writing_paused) and not self._end.done():
+            self._end.set_result(None)
+
+    def _write(self, data: bytes) -> None:
+        transport = self._protocol.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("The client is gone.")
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
 
 async def _first_deltas(request: web.Request, response: web.StreamResponse, generation: Generation) -> list[TokenDelta]:
@@ -73,6 +118,18 @@ async def _first_deltas(request: web.Request, response: web.StreamResponse, gene
         return waiting.result()
     finally:
         waiting.cancel()
+
+
+async def _drain(request: web.Request) -> None:
+    """Waits until the client has read most of what was written. Raises ConnectionResetError if it does not read."""
+    writer: AbstractStreamWriter = request.writer
+    try:
+        async with asyncio.timeout(STALL_SECONDS):
+            await writer.drain()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("The client has stopped reading.") from None
 
 
 async def _end_with(response: web.StreamResponse, error: ApiError) -> None:

@@ -12,7 +12,7 @@ import os
 import platform
 
 _SETATTR = {"x86_64": 314, "aarch64": 274}  # the number of sched_setattr(2), which libc does not wrap everywhere
-_RESET_ON_FORK = 0x01  # children and their threads get the usual slice
+_RESET_ON_FORK = 0x01  # a flag of its own here: children and their threads get the usual slice
 _SHORTEST_NS = 100_000  # the kernel takes no less
 
 
@@ -34,7 +34,9 @@ class _Attributes(ctypes.Structure):
 def shorten_time_slice() -> bool:
     """Of the calling thread. False where that is not possible or not allowed; nothing depends on it but latency."""
     number = _SETATTR.get(platform.machine())
-    if number is None or platform.system() != "Linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
+    if number is None or platform.system() != "Linux":
+        return False
+    if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK != os.SCHED_OTHER:
         return False
     attributes = _Attributes(
         size=ctypes.sizeof(_Attributes),
@@ -43,4 +45,4 @@ def shorten_time_slice() -> bool:
         nice=os.getpriority(os.PRIO_PROCESS, 0),
         runtime_ns=_SHORTEST_NS,
     )
-    return ctypes.CDLL(None).syscall(number, 0, ctypes.byref(attributes), 0) == 0
+    return bool(ctypes.CDLL(None).syscall(number, 0, ctypes.byref(attributes), 0) == 0)

@@ -81,9 +81,9 @@ async def test_access_log_is_json_without_prompts(serve: Any, caplog: pytest.Log
                 CHAT, json={"messages": HELLO, "stream": stream}, headers=bearer("the-key") | {"x-request-id": "r1"}
             )
             await response.read()
-        await client.get("/health")
+        await client.get("/v1/models")
     entries = [json.loads(record.message) for record in caplog.records if record.name == "hocket.access"]
-    assert [(entry["path"], entry["status"]) for entry in entries] == [(CHAT, 200), (CHAT, 200), ("/health", 200)]
+    assert [(entry["path"], entry["status"]) for entry in entries] == [(CHAT, 200), (CHAT, 200), ("/v1/models", 401)]
     for entry in entries[:2]:
         assert entry["request_id"] == "r1"
         assert entry["class"] == "online"
@@ -91,6 +91,17 @@ async def test_access_log_is_json_without_prompts(serve: Any, caplog: pytest.Log
         assert entry["duration_ms"] >= entry["ttft_ms"] >= 0
     assert "secret" not in caplog.text
     assert "the-key" not in caplog.text
+
+
+async def test_access_log_leaves_out_what_machines_ask_all_the_time(
+    serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await serve(FakeEngine())
+    with caplog.at_level(logging.INFO, logger="hocket.access"):
+        for path in ("/health", "/metrics", "/v1/models"):
+            await client.get(path)
+    logged = [json.loads(record.message)["path"] for record in caplog.records if record.name == "hocket.access"]
+    assert logged == ["/v1/models"]
 
 
 async def test_access_log_can_be_off(serve: Any, caplog: pytest.LogCaptureFixture) -> None:

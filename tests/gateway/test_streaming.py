@@ -9,15 +9,17 @@ import random
 import socket
 from typing import Any
 
+import msgspec
 import pytest
 
 from fakes.byte_tokenizer import END
 from fakes.eventually import eventually
-from fakes.fake_engine import FakeEngine, saying
+from fakes.fake_engine import INFO, FakeEngine, saying
 from fakes.sse_reader import parse_events
 from gateway import streaming
 from gateway.services import SERVICES
 
+LONG_CONTEXT = msgspec.structs.replace(INFO, max_model_len=10**7)
 HELLO = [{"role": "user", "content": "Hello"}]
 CHAT = "/v1/chat/completions"
 
@@ -158,14 +160,59 @@ async def test_slow_reader_delays_nobody_and_loses_nothing(serve: Any) -> None:
 
 async def test_client_that_stops_reading_is_cut_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "STALL_SECONDS", 0.1)
-    engine = FakeEngine(lambda request: [*b"abcdefghij"])
-    client = await serve(engine, request_timeout_ms=3000.0)
-    _, writer = await raw_stream(client, max_tokens=4000, logprobs=True, top_logprobs=20)
+    engine = FakeEngine(endless(), is_manual=True, tokens_per_step=20)
+    engine.info_to_be = LONG_CONTEXT
+    client = await serve(engine)
+    _, writer = await raw_stream(client, max_tokens=10**6, logprobs=True, top_logprobs=20)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
-    await eventually(lambda: engine.requests and engine.num_open == 0)
-    assert len(client.app[SERVICES].open) == 1
+    await eventually(lambda: engine.num_open == 1)
+
+    def step_until_cut_off() -> bool:
+        engine.step()
+        return engine.num_open == 0
+
+    await eventually(step_until_cut_off)
+    assert engine.aborted == [engine.requests[0].request_id]
     await eventually(lambda: len(client.app[SERVICES].open) == 0)
     writer.transport.abort()
+
+
+async def test_what_waits_for_a_client_that_does_not_read_is_bounded(serve: Any) -> None:
+    """Beyond the transport's buffer nothing is written, and another client gets each token as it is made."""
+    engine = FakeEngine(endless(), is_manual=True, tokens_per_step=20)
+    engine.info_to_be = LONG_CONTEXT
+    client = await serve(engine)
+    _, idle = await raw_stream(client, max_tokens=10**6, logprobs=True, top_logprobs=20)
+    idle.transport.pause_reading()  # type: ignore[attr-defined]
+    await eventually(lambda: engine.num_open == 1)
+    engine.step()
+    (protocol,) = client.server.handler.connections
+    await eventually(lambda: engine.step() or protocol.writing_paused)
+    bound = 2 * protocol.transport.get_write_buffer_size()
+
+    reader, quick = await raw_stream(client)
+    await eventually(lambda: engine.num_open == 2)
+    for _ in range(500):
+        engine.step()
+        assert b"data: " in await reader.readuntil(b"\n\n")
+    assert protocol.transport.get_write_buffer_size() < bound
+    quick.close()
+    idle.transport.abort()
+    await eventually(lambda: engine.num_open == 0)
+
+
+async def test_a_failure_that_comes_with_tokens_comes_after_them(serve: Any) -> None:
+    engine = FakeEngine(endless(), is_manual=True)
+    client = await serve(engine)
+    asking = asyncio.create_task(client.post(CHAT, json={"messages": HELLO, "stream": True}))
+    await eventually(lambda: engine.num_open == 1)
+    engine.step()
+    response = await asking
+    engine.step()
+    engine.die("gone")
+    events = parse_events(await response.text())
+    assert [event["choices"][0]["delta"].get("content") for event in events[:-1]] == ["", "w", "o"]
+    assert events[-1]["error"]["message"] == "gone"
 
 
 async def test_streams_cut_off_at_random_end_exactly_once(serve: Any, caplog: pytest.LogCaptureFixture) -> None:

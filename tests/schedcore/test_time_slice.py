@@ -23,7 +23,7 @@ def in_new_thread(function: Callable[[], T]) -> T:
 
 
 def standing() -> tuple[int, int]:
-    return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+    return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK, os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_policy_and_nice_stay() -> None:
