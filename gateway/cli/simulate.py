@@ -102,7 +102,7 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
         action="append",
         type=PolicyChoice.parse,
         metavar=POLICY_SYNTAX,
-        help=f"{', '.join(POLICIES)}, with settings of the scheduler if need be; repeat to compare (default: fcfs)",
+        help=f"{', '.join(POLICIES)}, with settings of the scheduler if need be; repeat to compare (default: hocket)",
     )
     add_scheduler_options(group)
 
@@ -142,7 +142,7 @@ def run_all(args: argparse.Namespace) -> dict[str, SimulationResult]:
     )
     workload = make_run_workload(args, engine.context_length)
     results = {}
-    for choice in args.policy or [PolicyChoice.parse("fcfs")]:
+    for choice in args.policy or [PolicyChoice.parse("hocket")]:
         chosen = engine.with_policy(choice.policy, **choice.options)
         with progress_bar(choice.label) as report:
             results[choice.label] = simulate(workload, chosen, on_progress=report)

@@ -58,7 +58,7 @@ def test_a_seed_gives_the_same_bytes_again(capsys: pytest.CaptureFixture[str]) -
 
 def test_offline_work_waits_from_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--lengths", "100:10", "--arrivals", "poisson:5", "--num-requests", "20", "--ttft-ms", "500"]
-    found = reports(capsys, *arguments, "--offline", MOONCAKE)["fcfs"]
+    found = reports(capsys, *arguments, "--offline", MOONCAKE)["hocket"]
     assert [c["request_class"] for c in found["classes"]] == ["online", "offline"]
     assert found["classes"][1]["slo_attainment_ratio"] is None
 
@@ -72,8 +72,8 @@ def test_under_policy_priority_online_requests_go_before_offline_work(capsys: py
 
 def test_sessions_with_arrivals_of_their_own_find_their_history_cached(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--trace", MOONCAKE, "--arrivals", "poisson:1", "--think-s", "1", "--max-model-len", "16384"]
-    with_cache = reports(capsys, *arguments)["fcfs"]["classes"][0]
-    without = reports(capsys, *arguments, "--no-enable-prefix-caching")["fcfs"]["classes"][0]
+    with_cache = reports(capsys, *arguments)["hocket"]["classes"][0]
+    without = reports(capsys, *arguments, "--no-enable-prefix-caching")["hocket"]["classes"][0]
     assert with_cache["cached_prompt_ratio"] > 0.3
     assert without["cached_prompt_ratio"] == 0
 
@@ -82,7 +82,7 @@ def test_requests_that_exceed_the_context_are_left_out_and_counted(capsys: pytes
     status, out, err = simulate(capsys, "--trace", MOONCAKE, "--model", "opt-13b", "--memory", "40G", "--json")
     assert status == 0
     assert "exceed the context of 2048 tokens" in err
-    assert json.loads(out)["fcfs"]["classes"][0]["num_refused"] == 0
+    assert json.loads(out)["hocket"]["classes"][0]["num_refused"] == 0
 
 
 def test_a_plot_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
