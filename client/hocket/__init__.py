@@ -2,6 +2,19 @@
 
 from httpx import Timeout
 
+from ._batch_run import AsyncBatchRun, BatchRun
+from ._batch_types import (
+    Batch,
+    BatchError,
+    BatchErrors,
+    BatchResult,
+    BatchUsage,
+    FileObject,
+    RequestCounts,
+    RowError,
+    RowResponse,
+)
+from ._batches import BatchParams, RunParams
 from ._client import AsyncClient, Client
 from ._exceptions import (
     APIConnectionError,
@@ -49,10 +62,18 @@ __all__ = [
     "APIResponseError",
     "APIStatusError",
     "APITimeoutError",
+    "AsyncBatchRun",
     "AsyncClient",
     "AsyncStream",
     "AuthenticationError",
     "BadRequestError",
+    "Batch",
+    "BatchError",
+    "BatchErrors",
+    "BatchParams",
+    "BatchResult",
+    "BatchRun",
+    "BatchUsage",
     "ChatChoice",
     "ChatChunk",
     "ChatChunkChoice",
@@ -67,6 +88,7 @@ __all__ = [
     "CompletionChunk",
     "CompletionLogprobs",
     "CompletionParams",
+    "FileObject",
     "Health",
     "HocketError",
     "Message",
@@ -75,6 +97,10 @@ __all__ = [
     "PermissionDeniedError",
     "PromptTokensDetails",
     "RateLimitError",
+    "RequestCounts",
+    "RowError",
+    "RowResponse",
+    "RunParams",
     "ServerError",
     "ServiceUnavailableError",
     "Stream",

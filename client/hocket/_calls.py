@@ -15,7 +15,7 @@ from ._decode import decode
 from ._exceptions import APIResponseError
 from ._options import Options
 from ._params import ChatParams, CompletionParams, Messages, Prompt
-from ._retry import Outcome, as_error
+from ._retry import Outcome, Repeatable, as_error
 from ._types import (
     ChatChunk,
     ChatCompletion,
@@ -29,6 +29,7 @@ from ._types import (
     Timings,
     Tokens,
 )
+from ._upload import UploadBody
 
 T = TypeVar("T")
 
@@ -41,6 +42,8 @@ class Call(Generic[T]):
     path: str
     answer: type[T]
     body: Mapping[str, Any] | None = None
+    upload: UploadBody | None = None  # instead of `body`
+    creates: bool = False  # work that must not begin twice: not sent again if it is unclear whether it arrived
 
     def read(self, response: httpx.Response, e2e_ms: float) -> T:
         """The answer in a successful response that was read. Raises APIResponseError."""
@@ -60,6 +63,39 @@ class StreamCall(Generic[Chunk, Result]):
     accumulator: Callable[[], Accumulator[Chunk, Result]]
     body: Mapping[str, Any]
     method: str = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """The bytes of a file from `offset` on, to be read piece by piece."""
+
+    path: str
+    offset: int = 0
+    method: str = "GET"
+    body: None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"range": f"bytes={self.offset}-", "accept": "*/*"} if self.offset else {"accept": "*/*"}
+
+
+def headers(call: Call[Any] | StreamCall[Any, Any] | Download) -> dict[str, str]:
+    """That this call needs besides the client's."""
+    if isinstance(call, Download):
+        return call.headers
+    given = upload(call)
+    return given.headers if given else {}
+
+
+def upload(call: Call[Any] | StreamCall[Any, Any] | Download) -> UploadBody | None:
+    return call.upload if isinstance(call, Call) else None
+
+
+def repeatable(call: Call[Any] | StreamCall[Any, Any] | Download) -> Repeatable:
+    given = upload(call)
+    if given is not None and not given.is_repeatable:
+        return Repeatable.NEVER
+    return Repeatable.IF_REFUSED if isinstance(call, Call) and call.creates else Repeatable.ALWAYS
 
 
 def read_json(content: bytes | str) -> Any:

@@ -14,7 +14,9 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx
 
 from . import _calls
-from ._calls import Call, StreamCall
+from ._batches import AsyncBatches, Batches
+from ._calls import Call, Download, StreamCall
+from ._files import AsyncFiles, Files
 from ._options import CONNECTION_LIMITS, ClientOptions, Options
 from ._params import Messages
 from ._resources import AsyncChat, AsyncCompletions, AsyncModels, Chat, Completions, Models
@@ -22,7 +24,7 @@ from ._retry import Attempts, Outcome
 from ._types import Health, Tokens
 
 T = TypeVar("T")
-AnyCall = Call[Any] | StreamCall[Any, Any]
+AnyCall = Call[Any] | StreamCall[Any, Any] | Download
 
 
 class BaseClient:
@@ -43,11 +45,17 @@ class BaseClient:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.options.base_url!r})"
 
-    def _request(self, call: AnyCall) -> httpx.Request:
+    def _request(self, call: AnyCall, content: Any = None) -> httpx.Request:
+        """`content` are the pieces of an upload."""
         timeout = httpx.Timeout(self.options.timeout).as_dict()
-        url = self.options.base_url + call.path
-        headers = self.options.request_headers()
-        return httpx.Request(call.method, url, json=call.body, headers=headers, extensions={"timeout": timeout})
+        return httpx.Request(
+            call.method,
+            self.options.base_url + call.path,
+            json=call.body,
+            content=content,
+            headers=self.options.request_headers() | _calls.headers(call),
+            extensions={"timeout": timeout},
+        )
 
 
 class Client(BaseClient):
@@ -84,6 +92,14 @@ class Client(BaseClient):
     def models(self) -> Models:
         return Models(self)
 
+    @property
+    def files(self) -> Files:
+        return Files(self)
+
+    @property
+    def batches(self) -> Batches:
+        return Batches(self)
+
     def tokenize(self, text: Messages, *, add_special_tokens: bool | None = None) -> Tokens:
         """A string as it is; messages as the model's chat template writes them."""
         return self._fetch(_calls.tokenize(text, add_special_tokens, self.options))
@@ -114,7 +130,7 @@ class Client(BaseClient):
 
     def _perform(self, call: AnyCall, *, is_stream: bool) -> httpx.Response:
         """Sends it, again if need be, until it succeeds. The body of a stream is left unread. Raises HocketError."""
-        attempts = Attempts(self.options)
+        attempts = Attempts(self.options, _calls.repeatable(call))
         while True:
             verdict = attempts.judge(self._send(call, is_stream=is_stream))
             if isinstance(verdict, httpx.Response):
@@ -123,7 +139,9 @@ class Client(BaseClient):
 
     def _send(self, call: AnyCall, *, is_stream: bool) -> Outcome:
         try:
-            response = self._http.send(self._request(call), stream=True)
+            upload = _calls.upload(call)
+            request = self._request(call, upload.pieces() if upload else None)
+            response = self._http.send(request, stream=True)
             if not (is_stream and response.is_success):
                 with closing(response):
                     response.read()
@@ -161,6 +179,14 @@ class AsyncClient(BaseClient):
     def models(self) -> AsyncModels:
         return AsyncModels(self)
 
+    @property
+    def files(self) -> AsyncFiles:
+        return AsyncFiles(self)
+
+    @property
+    def batches(self) -> AsyncBatches:
+        return AsyncBatches(self)
+
     async def tokenize(self, text: Messages, *, add_special_tokens: bool | None = None) -> Tokens:
         """A string as it is; messages as the model's chat template writes them."""
         return await self._fetch(_calls.tokenize(text, add_special_tokens, self.options))
@@ -191,7 +217,7 @@ class AsyncClient(BaseClient):
 
     async def _perform(self, call: AnyCall, *, is_stream: bool) -> httpx.Response:
         """Sends it, again if need be, until it succeeds. The body of a stream is left unread. Raises HocketError."""
-        attempts = Attempts(self.options)
+        attempts = Attempts(self.options, _calls.repeatable(call))
         while True:
             verdict = attempts.judge(await self._send(call, is_stream=is_stream))
             if isinstance(verdict, httpx.Response):
@@ -200,7 +226,9 @@ class AsyncClient(BaseClient):
 
     async def _send(self, call: AnyCall, *, is_stream: bool) -> Outcome:
         try:
-            response = await self._http.send(self._request(call), stream=True)
+            upload = _calls.upload(call)
+            request = self._request(call, upload.apieces() if upload else None)
+            response = await self._http.send(request, stream=True)
             if not (is_stream and response.is_success):
                 async with aclosing(response):
                     await response.aread()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import random
 from collections.abc import Callable
 
@@ -21,11 +22,25 @@ RETRIABLE_TRANSPORT = (httpx.ConnectTimeout, httpx.NetworkError, httpx.RemotePro
 Outcome = httpx.Response | httpx.RequestError
 
 
+class Repeatable(enum.Enum):
+    """Which failures of a call allow another attempt."""
+
+    ALWAYS = enum.auto()  # all that may pass
+    IF_REFUSED = enum.auto()  # only those after which the server has certainly done nothing
+    NEVER = enum.auto()  # its body can be read only once
+
+
 class Attempts:
     """Judges the outcomes of one call, attempt after attempt."""
 
-    def __init__(self, options: Options, chance: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self,
+        options: Options,
+        repeatable: Repeatable = Repeatable.ALWAYS,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
         self._options = options
+        self._repeatable = repeatable
         self._chance = chance  # uniform in [0, 1)
         self._num_retries = 0
 
@@ -41,7 +56,7 @@ class Attempts:
         return delay
 
     def _delay(self, outcome: Outcome, error: HocketError) -> float | None:
-        if self._num_retries >= self._options.max_retries or not _is_retriable(outcome):
+        if self._num_retries >= self._options.max_retries or not _is_retriable(outcome, self._repeatable):
             return None
         if isinstance(error, APIStatusError) and error.retry_after is not None:
             # Never earlier than asked; a little later, so that all who were refused do not return at once.
@@ -57,8 +72,14 @@ def as_error(outcome: Outcome, options: Options) -> HocketError:
     return transport_error(outcome, options.base_url)
 
 
-def _is_retriable(outcome: Outcome) -> bool:
+def _is_retriable(outcome: Outcome, repeatable: Repeatable) -> bool:
+    if repeatable is Repeatable.NEVER:
+        return False
     if isinstance(outcome, httpx.Response):
         status = outcome.status_code
+        if repeatable is Repeatable.IF_REFUSED:
+            return status in (429, 503)
         return status in (408, 429) or (status >= 500 and status != 501)
+    if repeatable is Repeatable.IF_REFUSED:
+        return isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
     return isinstance(outcome, RETRIABLE_TRANSPORT)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fakes.batch_server import FakeBatchServer
 from fakes.chat_server import FakeChatServer
 
 
@@ -18,3 +19,22 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def server() -> Iterator[FakeChatServer]:
     with FakeChatServer() as server:
         yield server
+
+
+@pytest.fixture
+def batch_server() -> Iterator[FakeBatchServer]:
+    with FakeBatchServer() as server:
+        yield server
+
+
+@pytest.fixture
+def no_naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The delays between looks, which are not waited for."""
+    delays: list[float] = []
+
+    async def nap(seconds: float) -> None:
+        delays.append(seconds)
+
+    monkeypatch.setattr("hocket._flows.time.sleep", delays.append)
+    monkeypatch.setattr("hocket._flows.asyncio.sleep", nap)
+    return delays

@@ -10,15 +10,22 @@ import hocket
 import hocket._exceptions as exceptions
 
 PUBLIC = [
-    "__version__",
     "APIConnectionError",
     "APIResponseError",
     "APIStatusError",
     "APITimeoutError",
+    "AsyncBatchRun",
     "AsyncClient",
     "AsyncStream",
     "AuthenticationError",
     "BadRequestError",
+    "Batch",
+    "BatchError",
+    "BatchErrors",
+    "BatchParams",
+    "BatchResult",
+    "BatchRun",
+    "BatchUsage",
     "ChatChoice",
     "ChatChunk",
     "ChatChunkChoice",
@@ -33,6 +40,7 @@ PUBLIC = [
     "CompletionChunk",
     "CompletionLogprobs",
     "CompletionParams",
+    "FileObject",
     "Health",
     "HocketError",
     "Message",
@@ -41,6 +49,10 @@ PUBLIC = [
     "PermissionDeniedError",
     "PromptTokensDetails",
     "RateLimitError",
+    "RequestCounts",
+    "RowError",
+    "RowResponse",
+    "RunParams",
     "ServerError",
     "ServiceUnavailableError",
     "Stream",
@@ -51,6 +63,7 @@ PUBLIC = [
     "Tokens",
     "TopLogprob",
     "Usage",
+    "__version__",
 ]
 
 
@@ -61,7 +74,8 @@ def test_the_public_names_are_these_and_no_others() -> None:
 
 def test_a_client_has_these_verbs() -> None:
     verbs = {name for name in dir(hocket.Client) if not name.startswith("_")}
-    assert verbs == {"chat", "close", "completions", "detokenize", "health", "models", "tokenize", "with_options"}
+    nouns = {"batches", "chat", "completions", "files", "models"}
+    assert verbs == nouns | {"close", "detokenize", "health", "tokenize", "with_options"}
 
 
 def test_sync_and_async_offer_the_same() -> None:
@@ -70,6 +84,10 @@ def test_sync_and_async_offer_the_same() -> None:
 
     assert public(hocket.Client) == public(hocket.AsyncClient)
     assert public(hocket.Stream) == public(hocket.AsyncStream)
+    assert public(hocket.BatchRun) == public(hocket.AsyncBatchRun)
+    for noun in ("batches", "files"):
+        kinds = [type(getattr(client, noun)) for client in (hocket.Client(), hocket.AsyncClient())]
+        assert public(kinds[0]) == public(kinds[1])
 
 
 def test_the_tree_at_the_top_of_the_exceptions_is_the_real_one() -> None:
@@ -83,7 +101,8 @@ def test_the_tree_at_the_top_of_the_exceptions_is_the_real_one() -> None:
     for name, parent in drawn.items():
         mro = [kind.__name__ for kind in getattr(hocket, name).__mro__[1:] if not kind.__name__.startswith("_")]
         assert mro[0] == parent
-    assert set(drawn) == {name for name in PUBLIC if name.endswith("Error")}
+    kinds = {name: getattr(hocket, name) for name in PUBLIC if name.endswith("Error")}
+    assert set(drawn) == {name for name, kind in kinds.items() if issubclass(kind, Exception)}
 
 
 def test_the_sdk_is_typed_and_depends_on_httpx_alone() -> None:

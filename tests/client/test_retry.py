@@ -12,7 +12,7 @@ WITHOUT_JITTER = 1.0
 
 
 def attempts(max_retries: int = 2, chance: float = WITHOUT_JITTER) -> Attempts:
-    return Attempts(Options("http://server", max_retries=max_retries), lambda: chance)
+    return Attempts(Options("http://server", max_retries=max_retries), chance=lambda: chance)
 
 
 def response(status: int, **headers: str) -> httpx.Response:

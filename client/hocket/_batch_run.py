@@ -1,0 +1,361 @@
+"""`client.batches.run`: requests in, results out as they land; batches, files and polling are hidden in between."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast
+
+from . import _calls
+from ._batch_calls import OnBatch, Pace, create_call, page_call, results_call, retrieve_call
+from ._batch_types import Batch, BatchResult, ResultLine, RowError
+from ._calls import Call
+from ._content import Lines
+from ._decode import decode
+from ._exceptions import NotFoundError, RateLimitError
+from ._files import create_call as upload_call
+from ._flows import END, Emit, Flow, Pull, aiterate, emit, fetch, fetch_patiently, iterate, nap, patiently
+from ._rows import MAX_BYTES, MAX_ROWS, Chunk, Row, RowMaker
+
+if TYPE_CHECKING:
+    from ._client import AsyncClient, Client
+
+RunOrder = Literal["as_completed", "input"]
+_NUM_RECENT = 20  # batches to look through for one whose creation was not answered
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How requests become batches. `params` fill in what a request does not say."""
+
+    params: dict[str, Any]
+    endpoint: str | None
+    order: RunOrder
+    batch: dict[str, Any]  # of create_call
+    on_progress: OnBatch | None
+    rows_per_batch: int = MAX_ROWS
+    bytes_per_batch: int = MAX_BYTES
+
+    def __post_init__(self) -> None:
+        if self.order not in ("as_completed", "input"):
+            raise ValueError(f"order must be 'as_completed' or 'input', not {self.order!r}")
+        if not 1 <= self.rows_per_batch <= MAX_ROWS:
+            raise ValueError(f"rows_per_batch must be between 1 and {MAX_ROWS}")
+
+
+@dataclass(slots=True)
+class Part:
+    """One batch of a run, and which of its rows have come back."""
+
+    batch: Batch
+    # custom_id -> place in the input, of rows without a result so far; None if the input could not be read
+    missing: dict[str, int] | None
+    first_index: int
+    cursor: str | None = None
+    seen: set[str] = field(default_factory=set)  # only while `missing` is unknown
+
+    def take(self, line: ResultLine) -> BatchResult | None:
+        """None if the row has come back before."""
+        custom_id = line.custom_id or ""
+        if self.missing is None:
+            if custom_id in self.seen:
+                return None
+            self.seen.add(custom_id)
+            return line.result(self.batch.id, None)
+        index = self.missing.pop(custom_id, None)
+        return None if index is None else line.result(self.batch.id, index)
+
+    @property
+    def is_complete(self) -> bool:
+        if self.missing is None:
+            return 0 < self.batch.request_counts.total <= len(self.seen)
+        return not self.missing
+
+    def leftovers(self) -> list[BatchResult]:
+        """An error for each row that the batch ended without."""
+        errors = self.batch.errors.data if self.batch.errors else ()
+        by_line = {error.line: RowError(code=error.code, message=error.message) for error in errors}
+        status = self.batch.status
+        other = RowError(code=f"batch_{status}", message=f"the batch ended as {status} without a result for this row")
+        other = by_line.get(None, other)
+        return [
+            BatchResult(
+                custom_id=custom_id,
+                batch_id=self.batch.id,
+                index=index,
+                error=by_line.get(index - self.first_index + 1, other),
+            )
+            for custom_id, index in (self.missing or {}).items()
+        ]
+
+
+class RunState:
+    """A run but for the I/O."""
+
+    def __init__(self, requests: Any, resume: Sequence[str], options: RunOptions) -> None:
+        self.batches: dict[str, Batch] = {}  # of this run, as last seen
+        self._requests = requests
+        self._resume = resume
+        self._options = options
+        self._parts: list[Part] = []  # those that have not ended
+        self._has_feed = True  # whether the server tells results before a batch has ended
+        self._held: dict[int, BatchResult] = {}  # for order="input"
+        self._next_index = 0
+        self._num_rows = 0
+        self._tried_file_id = ""  # input of the batch that was last to be created
+
+    def flow(self) -> Flow[None]:
+        """Emits BatchResult."""
+        try:
+            for batch_id in self._resume:
+                yield from self._adopt(batch_id)
+            if not self._resume:
+                yield from self._submit_all()
+            pace = Pace()
+            while self._parts:
+                num_landed = yield from self._look()
+                if self._parts:
+                    yield from nap(pace.delay(has_news=num_landed > 0))
+            for index in sorted(self._held):
+                yield Emit(self._held.pop(index))
+        except BaseException as error:
+            self.explain(error)
+            raise
+
+    def explain(self, error: BaseException) -> None:
+        """Adds how to go on to what stopped the run."""
+        open_ids = [batch.id for batch in self.batches.values() if not batch.is_over]
+        if open_ids and not getattr(error, "__notes__", None):
+            error.add_note(
+                f"{len(open_ids)} batch(es) go on without this program. Read the results with "
+                f"client.batches.run(resume={list(self.batches)}), or `hocket batch results {' '.join(open_ids)}`."
+            )
+
+    # ---- requests -> batches ----
+
+    def _submit_all(self) -> Flow[None]:
+        """The file of one batch is written while the batches before it run."""
+        options = self._options
+        maker = RowMaker(options.params, options.endpoint)
+        row = yield from self._next_row(maker)
+        if row is None:
+            return
+        if "model" not in options.params and b'"model":' not in row.line:
+            models = yield from fetch(_calls.models())
+            if models.data:
+                options.params["model"] = models.data[0].id
+                row = maker.row(json.loads(row.line), 0)
+        endpoint = row.endpoint
+        while row is not None:
+            chunk = Chunk(options.rows_per_batch, options.bytes_per_batch)
+            first_index = self._num_rows - 1
+            with tempfile.TemporaryFile() as spool:
+                file = cast(BinaryIO, spool)
+                while row is not None and chunk.takes(row):
+                    if row.endpoint != endpoint:
+                        raise ValueError(
+                            f"request {self._num_rows - 1} is for {row.endpoint}, those before for {endpoint}: "
+                            "run them apart"
+                        )
+                    chunk.add(row, self._num_rows - 1)
+                    file.write(row.line)
+                    row = yield from self._next_row(maker)
+                batch = yield from self._submit(file, endpoint)
+            self._add(Part(batch, chunk.index_of, first_index))
+            yield from self._look()
+
+    def _next_row(self, maker: RowMaker) -> Flow[Row | None]:
+        request = yield Pull(self._requests)
+        if request is END:
+            return None
+        row = maker.row(request, self._num_rows)
+        self._num_rows += 1
+        return row
+
+    def _submit(self, file: BinaryIO, endpoint: str) -> Flow[Batch]:
+        file.seek(0)
+        uploaded = yield from fetch_patiently(upload_call(file, "batch", "rows.jsonl", None, None))
+        call = create_call(uploaded.id, endpoint, **self._options.batch)
+        pace = Pace()
+        while True:
+            try:
+                return (yield from patiently(partial(self._create, call, uploaded.id)))
+            except RateLimitError:
+                if not self._parts:
+                    raise
+                num_landed = yield from self._look()
+                yield from nap(pace.delay(has_news=num_landed > 0))
+
+    def _create(self, call: Call[Batch], input_file_id: str) -> Flow[Batch]:
+        """An earlier attempt that was not answered may have succeeded; rows that run twice cost twice."""
+        if input_file_id == self._tried_file_id:
+            page = yield from fetch(page_call(_NUM_RECENT))
+            for batch in page.data:
+                if batch.input_file_id == input_file_id:
+                    return batch
+        self._tried_file_id = input_file_id
+        return (yield from fetch(call))
+
+    def _adopt(self, batch_id: str) -> Flow[None]:
+        """A batch of an earlier run. Its input says which rows there are."""
+        batch = yield from fetch_patiently(retrieve_call(batch_id))
+        first_index = self._num_rows
+        missing: dict[str, int] = {}
+        is_known = True
+        try:
+            lines = Lines(batch.input_file_id)
+            while (line := (yield from lines.line())) is not None:
+                with suppress(ValueError, KeyError, TypeError):
+                    missing[json.loads(line)["custom_id"]] = self._num_rows
+                self._num_rows += 1
+        except NotFoundError:
+            is_known = False
+        self._add(Part(batch, missing if is_known else None, first_index))
+
+    def _add(self, part: Part) -> None:
+        self._parts.append(part)
+        self._saw(part, part.batch)
+
+    # ---- batches -> results ----
+
+    def _look(self) -> Flow[int]:
+        """Emits what has landed since the last look; returns how many."""
+        num_landed = 0
+        for part in list(self._parts):
+            num_landed += (yield from self._read_feed(part)) if self._has_feed else 0
+            if not self._has_feed:
+                self._saw(part, (yield from fetch_patiently(retrieve_call(part.batch.id))))
+            if part.batch.is_over:
+                yield from self._finish(part)
+                self._parts.remove(part)
+        return num_landed
+
+    def _read_feed(self, part: Part) -> Flow[int]:
+        num_landed = 0
+        while True:
+            try:
+                page = yield from fetch_patiently(results_call(part.batch.id, part.cursor))
+            except NotFoundError:
+                # An OpenAI server without our extension; if the batch is what is missing, this says so
+                self._saw(part, (yield from fetch(retrieve_call(part.batch.id))))
+                self._has_feed = False
+                return num_landed
+            for line in page.data:
+                num_landed += yield from self._land(part, line)
+            part.cursor = page.cursor or part.cursor
+            if not page.has_more:
+                # Only now: what the batch ended with has been read
+                self._saw(part, page.batch)
+                return num_landed
+
+    def _finish(self, part: Part) -> Flow[None]:
+        """The rest is in the files; what is not even there has failed with its batch."""
+        for file_id in (part.batch.output_file_id, part.batch.error_file_id):
+            if file_id is None or part.is_complete:
+                continue
+            try:
+                lines = Lines(file_id)
+                while (text := (yield from lines.line())) is not None:
+                    yield from self._land(part, decode(ResultLine, _calls.read_json(text)))
+            except NotFoundError:
+                continue
+        for result in part.leftovers():
+            yield from self._emit(result)
+
+    def _land(self, part: Part, line: ResultLine) -> Flow[int]:
+        result = part.take(line)
+        if result is None:
+            return 0
+        yield from self._emit(result)
+        return 1
+
+    def _emit(self, result: BatchResult) -> Flow[None]:
+        if self._options.order == "as_completed" or result.index is None:
+            yield from emit(result)
+            return
+        self._held[result.index] = result
+        while (ready := self._held.pop(self._next_index, None)) is not None:
+            self._next_index += 1
+            yield from emit(ready)
+
+    def _saw(self, part: Part, batch: Batch) -> None:
+        part.batch = self.batches[batch.id] = batch
+        if self._options.on_progress is not None:
+            self._options.on_progress(batch)
+
+
+class BaseBatchRun:
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """As last seen. New ones are created while the run is iterated."""
+        return tuple(self._state.batches.values())
+
+    @property
+    def batch_ids(self) -> tuple[str, ...]:
+        """What `resume` takes."""
+        return tuple(self._state.batches)
+
+
+class BatchRun(BaseBatchRun):
+    """Iterate over it for the results. Nothing is sent before the first is asked for.
+
+    Leaving early leaves the batches running; `batch_ids` and the note on the exception say how to resume.
+    """
+
+    def __init__(self, client: Client, state: RunState) -> None:
+        super().__init__(state)
+        self._results: Iterator[BatchResult] = iterate(client, state.flow())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> BatchResult:
+        return next(self._results)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._state.explain(error)
+        self.close()
+
+    def close(self) -> None:
+        self._results.close()  # type: ignore[attr-defined]
+
+
+class AsyncBatchRun(BaseBatchRun):
+    """`BatchRun` with `async for` and `async with`."""
+
+    def __init__(self, client: AsyncClient, state: RunState) -> None:
+        super().__init__(state)
+        self._results: AsyncIterator[BatchResult] = aiterate(client, state.flow())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> BatchResult:
+        return await anext(self._results)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._state.explain(error)
+        await self.close()
+
+    async def close(self) -> None:
+        await self._results.aclose()  # type: ignore[attr-defined]
