@@ -32,7 +32,8 @@ from ._exceptions import (
     StreamError,
 )
 from ._options import ClientOptions
-from ._params import ChatParams, CompletionParams
+from ._params import AdvisoryParams, ChatParams, CompletionParams
+from ._session import AsyncSession, Session
 from ._streams import AsyncStream, Stream
 from ._types import (
     ChatChoice,
@@ -49,6 +50,9 @@ from ._types import (
     Message,
     Model,
     PromptTokensDetails,
+    SessionStatus,
+    Tiers,
+    TierUse,
     Timings,
     TokenLogprob,
     Tokens,
@@ -62,8 +66,10 @@ __all__ = [
     "APIResponseError",
     "APIStatusError",
     "APITimeoutError",
+    "AdvisoryParams",
     "AsyncBatchRun",
     "AsyncClient",
+    "AsyncSession",
     "AsyncStream",
     "AuthenticationError",
     "BadRequestError",
@@ -103,8 +109,12 @@ __all__ = [
     "RunParams",
     "ServerError",
     "ServiceUnavailableError",
+    "Session",
+    "SessionStatus",
     "Stream",
     "StreamError",
+    "TierUse",
+    "Tiers",
     "Timeout",
     "Timings",
     "TokenLogprob",

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+from urllib.parse import quote
 
 import httpx
 
@@ -14,7 +15,7 @@ from ._accumulate import Accumulator, ChatAccumulator, Chunk, CompletionAccumula
 from ._decode import decode
 from ._exceptions import APIResponseError
 from ._options import Options
-from ._params import ChatParams, CompletionParams, Messages, Prompt
+from ._params import AdvisoryParams, ChatParams, CompletionParams, Messages, Prompt
 from ._retry import Outcome, Repeatable, as_error
 from ._types import (
     ChatChunk,
@@ -26,6 +27,8 @@ from ._types import (
     Message,
     ModelList,
     Reply,
+    SessionDeleted,
+    SessionStatus,
     Timings,
     Tokens,
 )
@@ -138,6 +141,25 @@ def tokenize(text: Messages, add_special_tokens: bool | None, options: Options) 
 
 def detokenize(tokens: Sequence[int], options: Options) -> Call[Detokenized]:
     return Call("POST", "/detokenize", Detokenized, {"tokens": list(tokens), **_given({}, options)})
+
+
+def advise(session_id: str, event: str, params: AdvisoryParams, options: Options) -> Call[SessionStatus]:
+    given = _given(params, options)
+    if "messages" in given:
+        given["messages"] = _messages(given["messages"])
+    return Call("POST", "/v1/advisories", SessionStatus, {"session_id": session_id, "event": event, **given})
+
+
+def session_status(session_id: str) -> Call[SessionStatus]:
+    return Call("GET", _session_path(session_id), SessionStatus)
+
+
+def release_session(session_id: str) -> Call[SessionDeleted]:
+    return Call("DELETE", _session_path(session_id), SessionDeleted)
+
+
+def _session_path(session_id: str) -> str:
+    return f"/v1/sessions/{quote(session_id, safe='')}"
 
 
 def health() -> Call[Health]:

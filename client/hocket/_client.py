@@ -18,10 +18,11 @@ from ._batches import AsyncBatches, Batches
 from ._calls import Call, Download, StreamCall
 from ._files import AsyncFiles, Files
 from ._options import CONNECTION_LIMITS, ClientOptions, Options
-from ._params import Messages
+from ._params import AdvisoryEvent, AdvisoryParams, Messages
 from ._resources import AsyncChat, AsyncCompletions, AsyncModels, Chat, Completions, Models
 from ._retry import Attempts, Outcome
-from ._types import Health, Tokens
+from ._session import AsyncSession, Session
+from ._types import Health, Message, SessionStatus, Tokens
 
 T = TypeVar("T")
 AnyCall = Call[Any] | StreamCall[Any, Any] | Download
@@ -106,6 +107,24 @@ class Client(BaseClient):
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         return self._fetch(_calls.detokenize(tokens, self.options)).prompt
+
+    def advise(
+        self, session_id: str, event: AdvisoryEvent = "agent_step", **params: Unpack[AdvisoryParams]
+    ) -> SessionStatus:
+        """Says that the session will send a request, so that the server can have its cache ready; one attempt.
+
+        client.advise("plan-17", eta_ms=4000)  # while a tool runs, say
+        """
+        return self.with_options(max_retries=0)._fetch(_calls.advise(session_id, event, params, self.options))
+
+    def session(
+        self, session_id: str | None = None, *, messages: Sequence[Message] = (), typing_interval: float = 0.5
+    ) -> Session:
+        """A conversation that goes on from `messages`; without an id it gets a new one.
+
+        `typing_interval`: seconds between two notices that the user types.
+        """
+        return Session(self, session_id, messages, typing_interval)
 
     def health(self) -> Health:
         """One look, no retries. Raises APIConnectionError if nobody answers."""
@@ -193,6 +212,22 @@ class AsyncClient(BaseClient):
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         return (await self._fetch(_calls.detokenize(tokens, self.options))).prompt
+
+    async def advise(
+        self, session_id: str, event: AdvisoryEvent = "agent_step", **params: Unpack[AdvisoryParams]
+    ) -> SessionStatus:
+        """Says that the session will send a request, so that the server can have its cache ready; one attempt."""
+        client = self.with_options(max_retries=0)
+        return await client._fetch(_calls.advise(session_id, event, params, self.options))
+
+    def session(
+        self, session_id: str | None = None, *, messages: Sequence[Message] = (), typing_interval: float = 0.5
+    ) -> AsyncSession:
+        """A conversation that goes on from `messages`; without an id it gets a new one.
+
+        `typing_interval`: seconds between two notices that the user types.
+        """
+        return AsyncSession(self, session_id, messages, typing_interval)
 
     async def health(self) -> Health:
         """One look, no retries. Raises APIConnectionError if nobody answers."""

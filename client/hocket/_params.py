@@ -38,6 +38,7 @@ class GenerationParams(TypedDict, total=False):
     priority: int | None
     service_tier: Literal["auto", "default", "flex", "priority"] | None
     user: str | None
+    session_id: str | None
     prompt_cache_key: str | None
     cache_salt: str | None
     extra_body: Mapping[str, Any] | None
@@ -49,6 +50,24 @@ class ChatParams(GenerationParams, total=False):
     max_completion_tokens: int | None
     logprobs: bool | None
     top_logprobs: int | None
+
+
+AdvisoryEvent = Literal["typing", "agent_step", "cancel"]
+
+
+class AdvisoryParams(TypedDict, total=False):
+    """`eta_ms`: the request comes no earlier; `lease_ms`: how long to hold its cache.
+
+    `messages` and `draft`: what the next prompt will begin with, the draft being the user's unfinished message; then
+    the server computes what is missing of it.
+    """
+
+    eta_ms: float | None
+    lease_ms: float | None
+    messages: Messages | None
+    draft: str | None
+    model: str | None
+    cache_salt: str | None
 
 
 class CompletionParams(GenerationParams, total=False):

@@ -27,8 +27,15 @@ DONE = "[DONE]"
 class BaseStream(Generic[Chunk, Result]):
     """All of a stream but the reading: bytes go in with `_push`, chunks come out of `_pull`."""
 
-    def __init__(self, call: StreamCall[Chunk, Result], options: Options, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        call: StreamCall[Chunk, Result],
+        options: Options,
+        clock: Callable[[], float],
+        on_end: Callable[[Result], None] | None = None,
+    ) -> None:
         self._call = call
+        self._on_end = on_end
         self._options = options
         self._clock = clock
         self._decoder = SSEDecoder()
@@ -92,6 +99,7 @@ class BaseStream(Generic[Chunk, Result]):
                 return self._take(event)
             self._is_done = True
             self._ended = self._arrived
+            self._tell_end()
         return None
 
     def _take(self, event: ServerSentEvent) -> Chunk:
@@ -119,6 +127,13 @@ class BaseStream(Generic[Chunk, Result]):
         self._is_closed = True
         if self._ended is None:
             self._ended = self._clock()
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        """Once, with the answer as far as it has come."""
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self.snapshot)
 
     def _complete(self) -> Result:
         if not self._is_done:
@@ -138,9 +153,13 @@ class Stream(BaseStream[Chunk, Result]):
     """
 
     def __init__(
-        self, call: StreamCall[Chunk, Result], client: Client, clock: Callable[[], float] = perf_counter
+        self,
+        call: StreamCall[Chunk, Result],
+        client: Client,
+        clock: Callable[[], float] = perf_counter,
+        on_end: Callable[[Result], None] | None = None,
     ) -> None:
-        super().__init__(call, client.options, clock)
+        super().__init__(call, client.options, clock, on_end)
         self._client = client
         self._body: Iterator[bytes] = iter(())
 
@@ -201,9 +220,13 @@ class AsyncStream(BaseStream[Chunk, Result]):
     """`Stream` with `async with`, `async for`, `await stream.final()` and `await stream.close()`."""
 
     def __init__(
-        self, call: StreamCall[Chunk, Result], client: AsyncClient, clock: Callable[[], float] = perf_counter
+        self,
+        call: StreamCall[Chunk, Result],
+        client: AsyncClient,
+        clock: Callable[[], float] = perf_counter,
+        on_end: Callable[[Result], None] | None = None,
     ) -> None:
-        super().__init__(call, client.options, clock)
+        super().__init__(call, client.options, clock, on_end)
         self._client = client
         self._body: AsyncIterator[bytes]
 

@@ -229,6 +229,50 @@ class ModelList:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierUse:
+    tokens: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiers:
+    """A token counts at the fastest tier that has it."""
+
+    device: TierUse = TierUse()
+    host: TierUse = TierUse()
+    disk: TierUse = TierUse()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStatus:
+    """Where a session's cache is, and what the server does about an advisory.
+
+    action     none, pin, prefetch, draft_prefill, release or refused
+    outcome    accepted, clipped (the lease was cut), deferred (an earlier advisory is being seen to), rejected or
+               missing (the server does not know the session)
+    lease_ms   that the cache is held for; None: it is not
+    """
+
+    id: str
+    num_tokens: int = 0
+    tiers: Tiers = Tiers()
+    action: str = "none"
+    outcome: str = "accepted"
+    lease_ms: float | None = None
+    lease_expires_at: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        return self.outcome != "missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDeleted:
+    id: str
+    deleted: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
     """`count` tokens; `max_model_len` is what prompt and answer may have together."""
 

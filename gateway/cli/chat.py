@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, help="0 for the likeliest answer; default: the server's")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="at most this many tokens per answer")
     parser.add_argument("--seed", type=int, help="equal seeds give equal answers")
+    parser.add_argument(
+        "--drafts",
+        action="store_true",
+        help="send what you type while you type, so that long messages are answered sooner (default: only that you do)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
         params = ChatParams(temperature=args.temperature, max_tokens=args.max_tokens, seed=args.seed)
         is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
         view: View = TerminalView(Console()) if is_interactive else PlainView()
-        chat = Chat(client, view, models, model, params, args.system)
-        return converse(chat) if is_interactive else answer_lines(chat, sys.stdin)
+        with closing(Chat(client, view, models, model, params, args.system, args.drafts)) as chat:
+            return converse(chat) if is_interactive else answer_lines(chat, sys.stdin)
 
 
 def complain(message: str) -> int:
@@ -81,6 +87,7 @@ def converse(chat: Chat) -> int:
     """Until the user leaves. Ctrl-C drops what is being typed, Ctrl-D leaves."""
     commands = WordCompleter(list(chat.commands), sentence=True)
     prompts: PromptSession[str] = PromptSession(completer=commands, complete_while_typing=True)
+    prompts.default_buffer.on_text_changed += lambda buffer: chat.typing(buffer.text)
     chat.view.note(f"{chat.model} at {chat.client.options.base_url}. /help lists commands, Ctrl-C stops an answer.")
     while True:
         try:
@@ -196,7 +203,14 @@ class Chat:
     """A conversation, and the commands that steer it."""
 
     def __init__(
-        self, client: Client, view: View, models: list[str], model: str, params: ChatParams, system: str | None
+        self,
+        client: Client,
+        view: View,
+        models: list[str],
+        model: str,
+        params: ChatParams,
+        system: str | None,
+        sends_drafts: bool = False,
     ) -> None:
         self.client = client
         self.view = view
@@ -205,7 +219,9 @@ class Chat:
         self.is_over = False
         self._params = params
         self._system = system
+        self._sends_drafts = sends_drafts
         self._turns: list[Message] = []
+        self._session = client.session()
         self._saved: set[Path] = set()  # only these may be overwritten
         self.commands: dict[str, tuple[str, Callable[[str], None]]] = {
             "/reset": ("forget the conversation", self._reset),
@@ -219,6 +235,17 @@ class Chat:
     @property
     def messages(self) -> list[Message]:
         return [*([Message("system", self._system)] if self._system else []), *self._turns]
+
+    def typing(self, line: str) -> None:
+        """The user has come so far with the next line. Returns at once and never raises."""
+        text = line.encode("utf-8", "replace").decode().lstrip()
+        if text and not text.startswith("/"):
+            self._session.messages[:] = self.messages
+            self._session.typing(text if self._sends_drafts else None)
+
+    def close(self) -> None:
+        """The server may forget the conversation."""
+        self._session.close()
 
     def take(self, line: str) -> None:
         """One line of the user: a command, or something for the model. Raises HocketError."""
@@ -235,7 +262,8 @@ class Chat:
         """An answer that is stopped or breaks off stays in the conversation as far as it came."""
         asked = Message("user", question)
         params: ChatParams = {**self._params, "model": self.model}
-        stream = self.client.chat.stream([*self.messages, asked], **params)
+        self._session.messages[:] = self.messages
+        stream = self._session.chat(question, **params)
         was_stopped = False
         try:
             with stream:
@@ -254,6 +282,8 @@ class Chat:
 
     def _reset(self, _: str) -> None:
         self._turns.clear()
+        self._session.close()
+        self._session = self.client.session()
         self.view.note("The conversation is forgotten.")
 
     def _set_system(self, text: str) -> None:

@@ -14,8 +14,10 @@ PUBLIC = [
     "APIResponseError",
     "APIStatusError",
     "APITimeoutError",
+    "AdvisoryParams",
     "AsyncBatchRun",
     "AsyncClient",
+    "AsyncSession",
     "AsyncStream",
     "AuthenticationError",
     "BadRequestError",
@@ -55,8 +57,12 @@ PUBLIC = [
     "RunParams",
     "ServerError",
     "ServiceUnavailableError",
+    "Session",
+    "SessionStatus",
     "Stream",
     "StreamError",
+    "TierUse",
+    "Tiers",
     "Timeout",
     "Timings",
     "TokenLogprob",
@@ -74,8 +80,8 @@ def test_the_public_names_are_these_and_no_others() -> None:
 
 def test_a_client_has_these_verbs() -> None:
     verbs = {name for name in dir(hocket.Client) if not name.startswith("_")}
-    nouns = {"batches", "chat", "completions", "files", "models"}
-    assert verbs == nouns | {"close", "detokenize", "health", "tokenize", "with_options"}
+    nouns = {"batches", "chat", "completions", "files", "models", "session"}
+    assert verbs == nouns | {"advise", "close", "detokenize", "health", "tokenize", "with_options"}
 
 
 def test_sync_and_async_offer_the_same() -> None:
@@ -88,6 +94,7 @@ def test_sync_and_async_offer_the_same() -> None:
     for noun in ("batches", "files"):
         kinds = [type(getattr(client, noun)) for client in (hocket.Client(), hocket.AsyncClient())]
         assert public(kinds[0]) == public(kinds[1])
+    assert public(hocket.Session) == public(hocket.AsyncSession)
 
 
 def test_the_tree_at_the_top_of_the_exceptions_is_the_real_one() -> None:

@@ -19,6 +19,7 @@ import pytest
 from rich.console import Console
 
 from fakes.chat_server import FakeChatServer
+from fakes.eventually import wait_until
 from fakes.http_script import Pieces, Script, chat_events, event, refusal, streamed
 from gateway.cli import chat as cli
 from hocket import ChatParams, Client
@@ -37,6 +38,31 @@ def arguments(*argv: str) -> argparse.Namespace:
 def run_with_stdin(text: str, monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     return cli.run(arguments(*argv))
+
+
+def test_typing_is_told_but_not_what_and_the_session_ends_with_the_chat(server: FakeChatServer) -> None:
+    with Client(server.url) as client:
+        chat = cli.Chat(client, cli.PlainView(), ["demo"], "demo", ChatParams(), None)
+        chat.typing("")
+        chat.typing("/hel")
+        chat.typing("Hel")
+        wait_until(lambda: server.notices)
+        chat.take("Hello!")
+        chat.close()
+    typing, ended = server.notices
+    session_id = server.received[-1].body["session_id"]
+    assert typing.body == {"session_id": session_id, "event": "typing"}
+    assert ended.path == f"/v1/sessions/{session_id}"
+
+
+def test_drafts_are_sent_if_the_user_wants(server: FakeChatServer) -> None:
+    with Client(server.url) as client:
+        chat = cli.Chat(client, cli.PlainView(), ["demo"], "demo", ChatParams(), "Be brief.", sends_drafts=True)
+        chat.typing("Hel")
+        wait_until(lambda: server.notices)
+        chat.close()
+    sent = server.notices[0].body
+    assert (sent["messages"], sent["draft"]) == ([{"role": "system", "content": "Be brief."}], "Hel")
 
 
 def test_each_line_of_a_pipe_is_a_turn_of_one_conversation(
@@ -311,7 +337,9 @@ def test_on_a_terminal_ctrl_c_aborts_the_request_and_the_chat_goes_on(
     assert server.aborted.wait(DEADLINE_SECONDS)
     server.hold_after = None
     terminal.expect("> ")
-    terminal.press("Still there?\r")
+    terminal.press("Still there?")
+    wait_until(lambda: any(notice.body.get("event") == "typing" for notice in server.notices))
+    terminal.press("\r")
     terminal.expect("You said: Still there?")
     terminal.expect("TTFT")
     terminal.expect("> ")

@@ -35,6 +35,9 @@ class FakeChatServer:
     # More user messages than this in one chat are refused
     max_turns: int = 1000
     received: list[Received] = field(default_factory=list)
+    # What came to the advisories' and sessions' routes; other servers have none
+    notices: list[Received] = field(default_factory=list)
+    knows_sessions: bool = True
     refusals: deque[tuple[int, str, dict[str, str]]] = field(default_factory=deque)
     # Set when a stream's client went away before its end
     aborted: threading.Event = field(default_factory=threading.Event)
@@ -68,6 +71,8 @@ class FakeChatServer:
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/detokenize", self._detokenize)
+        app.router.add_post("/v1/advisories", self._advise)
+        app.router.add_route("*", "/v1/sessions/{id:.+}", self._session)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.5)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -83,7 +88,13 @@ class FakeChatServer:
         body = await request.json() if request.can_read_body else {}
         assert request.transport is not None
         peer = request.transport.get_extra_info("peername")
-        self.received.append(Received(request.path, request.headers.copy(), body, peer))
+        what = Received(request.path, request.headers.copy(), body, peer)
+        if request.path.startswith(("/v1/advisories", "/v1/sessions")):
+            self.notices.append(what)
+            if not self.knows_sessions:
+                return error(404, "There is no such route.")
+            return await handler(request)
+        self.received.append(what)
         if self.refusals:
             return error(*self.refusals.popleft())
         if self.api_key and request.headers.get("authorization") != f"Bearer {self.api_key}":
@@ -123,6 +134,17 @@ class FakeChatServer:
         deltas = [{**head, "choices": [{"index": 0, "delta": {"content": word}}]} for word in words]
         end = {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
         return await self._stream(request, [role, *deltas, end, {**head, "choices": [], "usage": used}])
+
+    async def _advise(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        tiers = {"device": {"tokens": 7, "bytes": 700}, "host": {"tokens": 0, "bytes": 0}}
+        status = {"id": body["session_id"], "num_tokens": 7, "tiers": tiers, "action": "pin", "outcome": "accepted"}
+        return web.json_response({**status, "object": "session", "lease_ms": 30000.0, "lease_expires_at": 1.8e9})
+
+    async def _session(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "DELETE":
+            return web.json_response({"id": request.match_info["id"], "object": "session.deleted", "deleted": True})
+        return web.json_response({"id": request.match_info["id"], "num_tokens": 7, "outcome": "accepted"})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 
@@ -13,3 +14,11 @@ async def eventually(condition: Callable[[], object], seconds: float = 10.0) -> 
     while not condition():
         assert loop.time() < deadline, "it did not happen in time"
         await asyncio.sleep(0.002)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """The same without an event loop."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
