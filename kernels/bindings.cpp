@@ -1,6 +1,8 @@
 // worker._kernels: the launchers as Python functions. Pointers are integers (Tensor.data_ptr()), strides are in
 // elements. Nothing is checked here; that is the work of worker/ops.py. The interpreter lock is released while a kernel
 // runs. A status other than kOk raises RuntimeError.
+#include "bindings.h"
+
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
@@ -18,15 +20,6 @@
 namespace py = pybind11;
 
 namespace hocket {
-namespace {
-
-using Pointer = uintptr_t;
-
-void* to_pointer(Pointer p) { return reinterpret_cast<void*>(p); }
-template <class T>
-const T* to_const(Pointer p) {
-  return reinterpret_cast<const T*>(p);
-}
 
 void check(Status status) {
   switch (status) {
@@ -42,6 +35,8 @@ void check(Status status) {
       throw std::runtime_error("the CUDA runtime refused the launch");
   }
 }
+
+namespace {
 
 // A launcher runs on the CPU where `stream` is kCpu, else on that CUDA stream.
 constexpr int64_t kCpu = -1;
@@ -197,6 +192,8 @@ PYBIND11_MODULE(_kernels, m) {
   m.def("paged_attention_workspace_bytes", &workspace_bytes);
   m.def("linear", &linear, no_lock);
   m.def("linear_panel_width", &linear_panel_width);
+
+  bind_decoder(m);
 
   m.def("read_limit", [](Pointer data, int64_t bytes) { return read_limit_cpu(to_pointer(data), bytes); }, no_lock);
   m.def("arithmetic_limit", &arithmetic_limit_cpu, no_lock);

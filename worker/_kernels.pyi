@@ -2,6 +2,11 @@
 # kernels/include/dtype.h. stream: a CUDA stream, or -1 for the CPU. Arguments are not checked: call through ops.py.
 # A launcher that has no code for its arguments raises RuntimeError.
 
+import numpy as np
+import numpy.typing as npt
+
+Int32Array = npt.NDArray[np.int32]
+
 has_cuda: bool
 
 def set_num_threads(n: int) -> None: ...
@@ -102,5 +107,77 @@ def linear(
     /,
 ) -> None: ...  # CPU only
 def linear_panel_width() -> int: ...
+
+class LinearWeight:
+    def __init__(
+        self,
+        packed: int,
+        bias: int,
+        in_features: int,
+        out_features: int,
+        panel_width: int,
+        dtype: int,
+        is_gated: bool,
+        /,
+    ) -> None: ...
+
+class DecoderLayer:
+    def __init__(
+        self,
+        attention_norm: int,
+        qkv: LinearWeight,
+        q_norm: int,
+        k_norm: int,
+        output: LinearWeight,
+        sliding_window: int,
+        mlp_norm: int,
+        gate_up: LinearWeight,
+        down: LinearWeight,
+        /,
+    ) -> None: ...
+
+class Decoder:  # CPU only; arrays are used in place, a wrong dtype is a TypeError
+    def __init__(
+        self,
+        pool: PagedPool,
+        embedding: int,
+        embedding_dtype: int,
+        cos_sin: int,
+        layers: list[DecoderLayer],
+        final_norm: int,
+        head: LinearWeight,
+        hidden_size: int,
+        num_heads: int,
+        rotary_dim: int,
+        norm_eps: float,
+        attention_scale: float,
+        /,
+    ) -> None: ...
+    def run(
+        self,
+        token_ids: Int32Array,
+        positions: Int32Array,
+        token_row: Int32Array,
+        query_start: Int32Array,
+        seq_lens: Int32Array,
+        rows: Int32Array,
+        sample_tokens: Int32Array,
+        hidden: int,
+        logits: int,
+    ) -> None: ...
+    def take_stage_ns(self) -> tuple[int, ...]: ...  # by DecoderStage, since the last call; the first starts timing
+
+def argmax(logits: int, vocab_size: int, tokens: Int32Array) -> None: ...
+def draw_tokens(
+    logits: int,
+    vocab_size: int,
+    temperature: npt.NDArray[np.float32],
+    top_k: npt.NDArray[np.int64],
+    top_p: npt.NDArray[np.float32],
+    min_p: npt.NDArray[np.float32],
+    seed: npt.NDArray[np.uint64],
+    index: npt.NDArray[np.int64],
+    tokens: Int32Array,
+) -> None: ...
 def read_limit(data: int, num_bytes: int, /) -> float: ...
 def arithmetic_limit(rounds: int, /) -> int: ...  # float32 operations done

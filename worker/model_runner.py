@@ -1,4 +1,4 @@
-"""The executor that runs a real model: plan -> tensors -> hidden states -> logits -> token ids."""
+"""The executor that runs a real model: plan -> logits -> token ids."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from torch import Tensor
 from schedcore._core import BatchPlan
 from schedcore.types import EngineRequest
 from worker.executor import StepResult
+from worker.forward import make_forward
 from worker.models.decoder import DecoderModel
 from worker.prompt_logprobs import Chunk, PromptLogprobs, token_indices
 from worker.sampler import Sampler
-from worker.step_inputs import StepInputs, apply_block_table_changes, sampled_tokens
+from worker.step_inputs import apply_block_table_changes, sampled_tokens
 from worker.unit_pool import UnitPool
 
 
@@ -23,7 +24,7 @@ class ModelRunner:
         self, model: DecoderModel, pool: UnitPool, *, max_num_seqs: int, max_num_batched_tokens: int, seed: int = 0
     ) -> None:
         self._model, self._pool = model, pool
-        self._inputs = StepInputs(max_num_seqs, max_num_batched_tokens, pool.data.device)
+        self._forward = make_forward(model, pool, max_num_seqs=max_num_seqs, max_num_tokens=max_num_batched_tokens)
         self._sampler = Sampler(max_num_seqs, model.config.vocab_size, seed)
         self._prompt_logprobs = PromptLogprobs()
 
@@ -39,21 +40,20 @@ class ModelRunner:
         with torch.inference_mode():
             apply_block_table_changes(plan, self._pool)
             chunks = self._prompt_logprobs.chunks(plan)
-            hidden = self._run_with_prompt_logprobs(plan, chunks) if chunks else self._run(plan)
-            logits = self._model.compute_logits(hidden)
+            if chunks:
+                logits = self._run_with_prompt_logprobs(plan, chunks)
+            else:
+                logits = self._forward.logits(plan, sampled_tokens(plan))
             token_ids, logprobs = self._sampler.sample(logits, plan)
             return StepResult(token_ids, logprobs, self._prompt_logprobs.take_complete(plan))
 
-    def _run(self, plan: BatchPlan) -> Tensor:
-        """Hidden states of the tokens that sample, [len(plan.sample_seqs), hidden_size]."""
-        return self._model.forward(self._inputs.load(plan, sampled_tokens(plan)), self._pool)
-
     def _run_with_prompt_logprobs(self, plan: BatchPlan, chunks: list[Chunk]) -> Tensor:
+        """Logits of the tokens that sample."""
         sampled, prompt = sampled_tokens(plan), token_indices(chunks)
         needed = np.sort(np.concatenate((sampled, prompt)))  # disjoint: a prompt's last token is in no chunk
-        hidden = self._model.forward(self._inputs.load(plan, needed), self._pool)
+        hidden = self._forward.hidden(plan, needed)
         places = torch.from_numpy(np.searchsorted(needed, np.concatenate((sampled, prompt)))).to(hidden.device)
         of_sampled, of_prompt = hidden[places].split_with_sizes([len(sampled), len(prompt)])
         for chunk, part in zip(chunks, of_prompt.split_with_sizes([c.size for c in chunks]), strict=True):
             self._prompt_logprobs.collect(chunk, part, self._model.compute_logits)
-        return of_sampled
+        return self._model.compute_logits(of_sampled)

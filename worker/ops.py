@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
@@ -26,6 +29,8 @@ try:
     _HAS_KERNELS = True
 except ImportError:  # not built: the twins serve
     _HAS_KERNELS = False
+
+Int32Array = npt.NDArray[np.int32]
 
 DEFAULT_THREADS = torch.get_num_threads()  # before anybody has set it: as many as there are cores
 _CPU = -1  # in the place of a CUDA stream
@@ -222,33 +227,173 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     return out
 
 
+def has_decoder_step(weight: PackedLinear) -> bool:
+    """Whether DecoderStep runs models with weights like this one."""
+    return weight.panel_width > 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """Of one layer of a DecoderStep; H hidden_size, hd head_dim, I intermediate_size. Norms are float32."""
+
+    attention_norm: Tensor  # [H]
+    qkv: PackedLinear  # H -> all heads of q, then of k, then of v
+    q_norm: Tensor | None  # [hd], on each head before rotation
+    k_norm: Tensor | None
+    output: PackedLinear  # all heads -> H
+    sliding_window: int  # 0: none
+    mlp_norm: Tensor  # [H]
+    gate_up: PackedLinear  # gated, H -> I
+    down: PackedLinear  # I -> H
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    embedding: Tensor  # [V, H], in any of the dtypes
+    cos_sin: Tensor  # float32 [max_position, hd]
+    layers: list[LayerWeights]
+    final_norm: Tensor  # [H]
+    head: PackedLinear  # H -> V
+    num_heads: int
+    norm_eps: float
+
+
+class StepArrays(Protocol):
+    """The arrays of a BatchPlan that a step reads, int32 and contiguous; see schedcore/_core.pyi."""
+
+    @property
+    def token_ids(self) -> Int32Array: ...
+    @property
+    def positions(self) -> Int32Array: ...
+    @property
+    def token_row(self) -> Int32Array: ...
+    @property
+    def query_start(self) -> Int32Array: ...
+    @property
+    def seq_lens(self) -> Int32Array: ...
+    @property
+    def rows(self) -> Int32Array: ...
+
+
+class DecoderStep:
+    """A whole decoder on CPU as one native call, with the kernels that the operations above have.
+
+    For models of RMSNorm before each half layer, rotated positions and silu(gate) * up. Weights are checked here, once;
+    arrays of a step are the core's and are not.
+    """
+
+    STAGES = ("embedding", "qkv", "attention", "output", "mlp", "head")
+
+    def __init__(self, weights: DecoderWeights, pool: UnitPool) -> None:
+        self.vocab_size, self.hidden_size = weights.embedding.shape
+        self._kept = weights, pool  # their memory is used
+        _check_decoder(weights, pool)
+        self._native = _kernels.Decoder(
+            _native_pool(pool), weights.embedding.data_ptr(), _DTYPES[weights.embedding.dtype],
+            weights.cos_sin.data_ptr(), [_native_layer(layer) for layer in weights.layers],
+            weights.final_norm.data_ptr(), _native_linear(weights.head), self.hidden_size, weights.num_heads,
+            weights.cos_sin.shape[1], weights.norm_eps, pool.head_dim**-0.5,
+        )  # fmt: skip
+
+    def run(self, step: StepArrays, sample_tokens: Int32Array, hidden: Tensor, logits: Tensor | None) -> None:
+        """Writes the final hidden states and, if asked for, the logits of sample_tokens (ascending) to the first rows.
+
+        hidden float32 [>= n, H], logits float32 [>= n, V], contiguous.
+        """
+        self._native.run(
+            step.token_ids, step.positions, step.token_row, step.query_start, step.seq_lens, step.rows, sample_tokens,
+            hidden.data_ptr(), 0 if logits is None else logits.data_ptr(),
+        )  # fmt: skip
+
+    def take_stage_seconds(self) -> dict[str, float]:
+        """Time spent by stage since the last call; the first call starts the measurement."""
+        return {stage: ns * 1e-9 for stage, ns in zip(self.STAGES, self._native.take_stage_ns(), strict=True)}
+
+
+def _check_decoder(weights: DecoderWeights, pool: UnitPool) -> None:
+    heads, kv_heads, head_dim = weights.num_heads, pool.num_kv_heads, pool.head_dim
+    (_, hidden), (_, rotary_dim) = weights.embedding.shape, weights.cos_sin.shape
+    linears = [(weights.head, hidden, weights.embedding.shape[0])]
+    vectors = [(weights.final_norm, hidden)]
+    for layer in weights.layers:
+        inner = layer.down.in_features
+        linears += [
+            (layer.qkv, hidden, (heads + 2 * kv_heads) * head_dim),
+            (layer.output, heads * head_dim, hidden),
+            (layer.gate_up, hidden, inner),
+            (layer.down, weights.layers[0].down.in_features, hidden),
+        ]
+        vectors += [(layer.attention_norm, hidden), (layer.mlp_norm, hidden)]
+        vectors += [(norm, head_dim) for norm in (layer.q_norm, layer.k_norm) if norm is not None]
+        if (layer.q_norm is None) is not (layer.k_norm is None):
+            raise ValueError("norms of q and k come together")
+        if not layer.gate_up.is_gated:
+            raise ValueError("gate_up must be packed as a gated weight")
+    for linear, in_features, out_features in linears:
+        if linear.weight.dtype is not weights.head.weight.dtype or linear.panel_width != weights.head.panel_width:
+            raise ValueError("the weights must be of one dtype and packed for one instruction set")
+        if (linear.in_features, linear.out_features) != (in_features, out_features):
+            raise ValueError(
+                f"{linear.in_features} -> {linear.out_features} in place of {in_features} -> {out_features}"
+            )
+    for vector, size in vectors:
+        match(f"norm[{size}|1]", vector)
+        _common_dtype(vector)
+    if not (weights.embedding.is_contiguous() and weights.cos_sin.is_contiguous() and weights.embedding.is_cpu):
+        raise ValueError("the embedding and the table of rotations must be contiguous and on the CPU")
+    if heads % kv_heads or rotary_dim % 2 or rotary_dim > head_dim:
+        raise ValueError(f"{heads} heads over {kv_heads} KV heads, {rotary_dim} of {head_dim} rotated")
+
+
+def _native_linear(linear: PackedLinear) -> _kernels.LinearWeight:
+    bias = 0 if linear.bias is None else linear.bias.data_ptr()
+    return _kernels.LinearWeight(
+        linear.weight.data_ptr(), bias, linear.in_features, linear.out_features, linear.panel_width,
+        _DTYPES[linear.weight.dtype], linear.is_gated,
+    )  # fmt: skip
+
+
+def _native_layer(layer: LayerWeights) -> _kernels.DecoderLayer:
+    q_norm, k_norm = (0 if norm is None else norm.data_ptr() for norm in (layer.q_norm, layer.k_norm))
+    return _kernels.DecoderLayer(
+        layer.attention_norm.data_ptr(), _native_linear(layer.qkv), q_norm, k_norm, _native_linear(layer.output),
+        layer.sliding_window, layer.mlp_norm.data_ptr(), _native_linear(layer.gate_up), _native_linear(layer.down),
+    )  # fmt: skip
+
+
+def _native_pool(pool: UnitPool) -> _kernels.PagedPool:
+    units_shape = match("data[U,F,b,D|u,f,D,1] block_table[R,G,2,B|r,g,B,1]", pool.data, pool.block_table)
+    _, layers_per_unit, block_size, dim, _, _, _, num_groups, max_blocks, *_ = units_shape
+    if pool.data.dtype not in _DTYPES or pool.block_table.dtype is not torch.int32:
+        raise ValueError("the pool must be of a floating dtype that kernels have, its block table int32")
+    if pool.block_table.device != pool.data.device or dim != pool.num_kv_heads * pool.head_dim:
+        raise ValueError("the pool must have vectors of num_kv_heads * head_dim, its block table on the same device")
+    if not (pool.data.is_contiguous() and pool.block_table.is_contiguous()):
+        raise ValueError("the pool and its block table must be contiguous")
+    return _kernels.PagedPool(
+        pool.data.data_ptr(), pool.block_table.data_ptr(), layers_per_unit, block_size, pool.num_kv_heads,
+        pool.head_dim, num_groups, max_blocks, _DTYPES[pool.data.dtype],
+    )  # fmt: skip
+
+
 class _Step:
     """One batch on one pool, checked, as the kernels take it."""
 
     __slots__ = ("head_dim", "native", "num_kv_heads", "num_tokens", "pool_dtype")
 
     def __init__(self, batch: StepBatch, pool: UnitPool) -> None:
-        units_shape = match("data[U,F,b,D|u,f,D,1] block_table[R,G,2,B|r,g,B,1]", pool.data, pool.block_table)
-        _, layers_per_unit, block_size, dim, _, _, _, num_groups, max_blocks, *_ = units_shape
+        native_pool = _native_pool(pool)
         self.num_tokens, num_seqs = match(
             "positions[T|1] token_row[T|1] rows[S|1] seq_lens[S|1]",
             batch.positions, batch.token_row, batch.rows, batch.seq_lens,
         )  # fmt: skip
         indices = (batch.positions, batch.token_row, batch.rows, batch.query_start, batch.seq_lens)
-        if pool.data.dtype not in _DTYPES or any(t.dtype is not torch.int32 for t in (pool.block_table, *indices)):
-            raise ValueError("the pool must be of a floating dtype that kernels have, tables and indices int32")
-        if any(t.device != pool.data.device for t in (pool.block_table, *indices)):
-            raise ValueError("the pool, its block table and the batch must be on one device")
-        if batch.query_start.shape != (num_seqs + 1,) or dim != pool.num_kv_heads * pool.head_dim:
-            raise ValueError("query_start must have S + 1 entries, the pool vectors of num_kv_heads * head_dim")
-        if not (pool.data.is_contiguous() and pool.block_table.is_contiguous()):
-            raise ValueError("the pool and its block table must be contiguous")
+        if any(t.dtype is not torch.int32 or t.device != pool.data.device for t in indices):
+            raise ValueError("the indices of the batch must be int32 and on the device of the pool")
+        if batch.query_start.shape != (num_seqs + 1,):
+            raise ValueError("query_start must have S + 1 entries")
         self.pool_dtype = pool.data.dtype
         self.num_kv_heads, self.head_dim = pool.num_kv_heads, pool.head_dim
-        native_pool = _kernels.PagedPool(
-            pool.data.data_ptr(), pool.block_table.data_ptr(), layers_per_unit, block_size, pool.num_kv_heads,
-            pool.head_dim, num_groups, max_blocks, _DTYPES[pool.data.dtype],
-        )  # fmt: skip
         self.native = _kernels.Step(
             native_pool, batch.positions.data_ptr(), batch.token_row.data_ptr(), batch.rows.data_ptr(),
             batch.query_start.data_ptr(), batch.seq_lens.data_ptr(),

@@ -74,6 +74,8 @@ Status silu_mul_cpu(const SiluMulArgs& args) { return cpu::active->silu_mul(args
 Status rope_kv_write_cpu(const RopeKvWriteArgs& args) { return cpu::active->rope_kv_write(args); }
 Status paged_attention_cpu(const PagedAttentionArgs& args) { return cpu::active->paged_attention(args); }
 Status linear_cpu(const LinearArgs& args) { return cpu::active->linear(args); }
+Status decoder_step_cpu(const DecoderStepArgs& args) { return cpu::active->decoder_step(args); }
+Status draw_tokens_cpu(const DrawTokensArgs& args) { return cpu::active->draw_tokens(args); }
 int64_t linear_panel_width() { return cpu::active->linear_panel_width; }
 float read_limit_cpu(const void* data, int64_t bytes) { return cpu::active->read_limit(data, bytes); }
 int64_t arithmetic_limit_cpu(int64_t rounds) { return cpu::active->arithmetic_limit(rounds); }

@@ -1,6 +1,8 @@
 // The CPU kernels of one instruction set. Each is compiled from the same sources into a namespace of its own.
 #pragma once
 
+#include "decoder_step.h"
+#include "draw_tokens.h"
 #include "linear.h"
 #include "paged_attention.h"
 #include "rms_norm.h"
@@ -16,6 +18,8 @@ struct KernelTable {
   Status (*rope_kv_write)(const RopeKvWriteArgs&);
   Status (*paged_attention)(const PagedAttentionArgs&);
   Status (*linear)(const LinearArgs&);
+  Status (*decoder_step)(const DecoderStepArgs&);
+  Status (*draw_tokens)(const DrawTokensArgs&);
   int64_t linear_panel_width;
   float (*read_limit)(const void*, int64_t);
   int64_t (*arithmetic_limit)(int64_t);

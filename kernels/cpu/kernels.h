@@ -10,6 +10,8 @@ Status silu_mul(const SiluMulArgs& args);
 Status rope_kv_write(const RopeKvWriteArgs& args);
 Status paged_attention(const PagedAttentionArgs& args);
 Status linear(const LinearArgs& args);
+Status decoder_step(const DecoderStepArgs& args);
+Status draw_tokens(const DrawTokensArgs& args);
 float read_limit(const void* data, int64_t bytes);
 int64_t arithmetic_limit(int64_t rounds);
 

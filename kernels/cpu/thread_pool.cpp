@@ -192,7 +192,7 @@ int num_threads() { return pool().num_threads(); }
 void run_tasks(int64_t num_tasks, TaskBody body, void* context) { pool().run(num_tasks, body, context); }
 
 void* scratch(Scratch slot, size_t bytes) {
-  thread_local std::array<Buffer, 4> buffers;
+  thread_local std::array<Buffer, 5> buffers;
   Buffer& buffer = buffers[static_cast<size_t>(slot)];
   if (buffer.size < bytes) {
     const size_t size = (bytes + bytes / 2 + 63) / 64 * 64;

@@ -21,7 +21,7 @@ void run_tasks(int64_t num_tasks, TaskBody body, void* context);
 
 // Memory of this thread that is kept between calls: at least `bytes`, aligned to 64, contents undefined. Valid until
 // the thread asks for the same slot again.
-enum class Scratch : int { kPlan, kPartial, kItem, kActivations };
+enum class Scratch : int { kPlan, kPartial, kItem, kActivations, kStep };
 void* scratch(Scratch slot, size_t bytes);
 
 }  // namespace hocket::cpu

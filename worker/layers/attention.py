@@ -24,22 +24,22 @@ class Attention:
         qk_norms: tuple[RMSNorm, RMSNorm] | None = None,
     ) -> None:
         """qkv: hidden_size -> all heads of q, then of k, then of v. cos_sin: see layers/rope.py; None: no rotation."""
-        self._layer, self._qkv, self._output = layer, qkv, output
+        self._layer, self.qkv, self.output = layer, qkv, output
         self._heads = [num_heads, num_kv_heads, num_kv_heads]
         self._shape = (-1, num_heads + 2 * num_kv_heads, head_dim)
         self._query_size = num_heads * head_dim
-        self._cos_sin, self._sliding_window, self._qk_norms = cos_sin, sliding_window, qk_norms
+        self.cos_sin, self.sliding_window, self.qk_norms = cos_sin, sliding_window, qk_norms
         self._scale = head_dim**-0.5
 
     def mix(self, x: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
         """Writes K and V of x [T, hidden_size] to the pool, attends -> [T, num_heads * head_dim], not yet projected."""
-        q, k, v = self._qkv(x).view(self._shape).split_with_sizes(self._heads, 1)  # [T, heads, head_dim] each
-        if self._qk_norms is not None:
-            q, k = self._qk_norms[0](q), self._qk_norms[1](k)
-        ops.rope_kv_write(q, k, v, self._cos_sin, batch, pool, self._layer)
-        mixed = ops.paged_attention(q, batch, pool, self._layer, self._scale, self._sliding_window)
+        q, k, v = self.qkv(x).view(self._shape).split_with_sizes(self._heads, 1)  # [T, heads, head_dim] each
+        if self.qk_norms is not None:
+            q, k = self.qk_norms[0](q), self.qk_norms[1](k)
+        ops.rope_kv_write(q, k, v, self.cos_sin, batch, pool, self._layer)
+        mixed = ops.paged_attention(q, batch, pool, self._layer, self._scale, self.sliding_window)
         return mixed.view(-1, self._query_size)
 
     def project(self, mixed: Tensor) -> Tensor:
         """[n, num_heads * head_dim] -> [n, hidden_size]."""
-        return self._output(mixed)
+        return self.output(mixed)

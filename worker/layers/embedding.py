@@ -22,13 +22,13 @@ class Embedding:
         project: Linear | None = None,
     ) -> None:
         """tokens [vocab_size, embed_size]; positions [max_positions + position_offset, hidden_size]."""
-        self._tokens, self._dtype = tokens, activation_dtype
+        self.tokens, self._dtype = tokens, activation_dtype
         self._positions, self._position_offset = positions, position_offset
         self._project = project
 
     def __call__(self, batch: StepBatch) -> Tensor:
         """[T, hidden_size], a tensor of its own."""
-        x = F.embedding(batch.token_ids, self._tokens).to(self._dtype)
+        x = F.embedding(batch.token_ids, self.tokens).to(self._dtype)
         if self._project is not None:
             x = self._project(x)
         if self._positions is not None:

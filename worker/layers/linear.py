@@ -18,13 +18,13 @@ class Linear(Protocol):
 class PackedLinear:
     """CPU: float32 activations, weight in the layout our kernel reads fastest, float32 accumulation."""
 
-    __slots__ = ("_packed",)
+    __slots__ = ("packed",)
 
     def __init__(self, weight: Tensor, bias: Tensor | None, is_gated: bool) -> None:
-        self._packed = ops.pack_linear(weight, bias, is_gated=is_gated)
+        self.packed = ops.pack_linear(weight, bias, is_gated=is_gated)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return ops.linear(x, self._packed)
+        return ops.linear(x, self.packed)
 
 
 class DenseLinear:

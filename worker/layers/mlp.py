@@ -13,13 +13,13 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F
 
 
 class MLP:
-    __slots__ = ("_activation", "_down", "_up")
+    __slots__ = ("_activation", "down", "up")
 
     def __init__(self, up: Linear, down: Linear, activation: str | None) -> None:
         """up: hidden_size -> intermediate_size. activation None: `up` is gated, which is an activation already."""
-        self._up, self._down = up, down
+        self.up, self.down = up, down
         self._activation = None if activation is None else _ACTIVATIONS[activation]
 
     def __call__(self, x: Tensor) -> Tensor:
-        up = self._up(x)
-        return self._down(up if self._activation is None else self._activation(up))
+        up = self.up(x)
+        return self.down(up if self._activation is None else self._activation(up))

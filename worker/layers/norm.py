@@ -19,16 +19,16 @@ class Norm(Protocol):
 
 
 class RMSNorm:
-    __slots__ = ("_eps", "_weight")
+    __slots__ = ("eps", "weight")
 
     def __init__(self, weight: Tensor, eps: float) -> None:
-        self._weight, self._eps = weight, eps
+        self.weight, self.eps = weight, eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        return ops.rms_norm(x, self._weight, self._eps)
+        return ops.rms_norm(x, self.weight, self.eps)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        return ops.add_rms_norm(x, residual, self._weight, self._eps)
+        return ops.add_rms_norm(x, residual, self.weight, self.eps)
 
 
 class LayerNorm:

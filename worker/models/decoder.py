@@ -36,7 +36,7 @@ class DecoderModel:
         self, config: ModelConfig, embedding: Embedding, layers: list[DecoderLayer], final_norm: Norm, head: OutputHead
     ) -> None:
         self.config = config
-        self._embedding, self._layers, self._final_norm, self._head = embedding, layers, final_norm, head
+        self.embedding, self.layers, self.final_norm, self.head = embedding, layers, final_norm, head
         next_norms = [*(layer.attention_norm for layer in layers[1:]), final_norm]
         self._layers_and_next_norms = list(zip(layers, next_norms, strict=True))
         self._run_layers = self._run_norm_first if config.is_norm_first else self._run_norm_last
@@ -46,32 +46,32 @@ class DecoderModel:
 
         The last layer's projection and MLP run for those tokens only: nothing else is read from the others.
         """
-        return self._run_layers(self._embedding(batch), batch, pool)
+        return self._run_layers(self.embedding(batch), batch, pool)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """hidden [n, hidden_size] -> float32 [n, vocab_size]."""
-        if self._head.project is not None:
-            hidden = self._head.project(hidden)
-        return self._head.vocabulary(hidden).float()
+        if self.head.project is not None:
+            hidden = self.head.project(hidden)
+        return self.head.vocabulary(hidden).float()
 
     def _run_norm_first(self, residual: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
-        x = self._layers[0].attention_norm(residual)
+        x = self.layers[0].attention_norm(residual)
         for layer, next_norm in self._layers_and_next_norms:
             mixed = layer.attention.mix(x, batch, pool)
-            if layer is self._layers[-1]:
+            if layer is self.layers[-1]:
                 mixed, residual = _sampled(mixed, residual, batch)
             x = layer.mlp_norm.add(layer.attention.project(mixed), residual)
             x = next_norm.add(layer.mlp(x), residual)
         return x
 
     def _run_norm_last(self, x: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
-        for layer in self._layers:
+        for layer in self.layers:
             mixed = layer.attention.mix(x, batch, pool)
-            if layer is self._layers[-1]:
+            if layer is self.layers[-1]:
                 mixed, x = _sampled(mixed, x, batch)
             x = layer.attention_norm.add(layer.attention.project(mixed), x)
             x = layer.mlp_norm.add(layer.mlp(x), x)
-        return self._final_norm(x)
+        return self.final_norm(x)
 
 
 def _sampled(mixed: Tensor, residual: Tensor, batch: StepBatch) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,137 @@
+// decoder_step and draw_tokens as Python functions. What changes from step to step are numpy arrays, used in place.
+#include <pybind11/numpy.h>
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "decoder_step.h"
+#include "draw_tokens.h"
+
+namespace py = pybind11;
+
+namespace hocket {
+namespace {
+
+template <class T>
+using Array = py::array_t<T, py::array::c_style>;
+
+LinearWeight make_linear_weight(Pointer packed, Pointer bias, int64_t in_features, int64_t out_features,
+                                int64_t panel_width, int dtype, bool is_gated) {
+  return {to_pointer(packed), to_const<float>(bias),     in_features, out_features,
+          panel_width,        static_cast<DType>(dtype), is_gated};
+}
+
+DecoderLayer make_layer(Pointer attention_norm, const LinearWeight& qkv, Pointer q_norm, Pointer k_norm,
+                        const LinearWeight& output, int64_t sliding_window, Pointer mlp_norm,
+                        const LinearWeight& gate_up, const LinearWeight& down) {
+  return {to_const<float>(attention_norm), qkv,     to_const<float>(q_norm),
+          to_const<float>(k_norm),         output,  sliding_window,
+          to_const<float>(mlp_norm),       gate_up, down};
+}
+
+// The model and the pool it runs on; Python keeps the tensors.
+class Decoder {
+ public:
+  Decoder(const PagedPool& pool, Pointer embedding, int embedding_dtype, Pointer cos_sin, const py::list& layers,
+          Pointer final_norm, const LinearWeight& head, int64_t hidden_size, int64_t num_heads, int64_t rotary_dim,
+          float norm_eps, float attention_scale)
+      : pool_(pool) {
+    for (const py::handle& layer : layers) layers_.push_back(layer.cast<DecoderLayer>());
+    model_ = {to_pointer(embedding),
+              to_const<float>(cos_sin),
+              layers_.data(),
+              to_const<float>(final_norm),
+              head,
+              static_cast<int64_t>(layers_.size()),
+              hidden_size,
+              num_heads,
+              rotary_dim,
+              norm_eps,
+              attention_scale,
+              static_cast<DType>(embedding_dtype)};
+  }
+
+  void run(const Array<int32_t>& token_ids, const Array<int32_t>& positions, const Array<int32_t>& token_row,
+           const Array<int32_t>& query_start, const Array<int32_t>& seq_lens, const Array<int32_t>& rows,
+           const Array<int32_t>& sample_tokens, Pointer hidden, Pointer logits) {
+    const DecoderStepArgs args{static_cast<float*>(to_pointer(hidden)),
+                               static_cast<float*>(to_pointer(logits)),
+                               &model_,
+                               pool_,
+                               token_ids.data(),
+                               positions.data(),
+                               token_row.data(),
+                               query_start.data(),
+                               seq_lens.data(),
+                               rows.data(),
+                               sample_tokens.data(),
+                               token_ids.size(),
+                               rows.size(),
+                               sample_tokens.size(),
+                               is_timed_ ? stage_ns_.data() : nullptr};
+    py::gil_scoped_release no_lock;
+    check(decoder_step_cpu(args));
+  }
+
+  // Starts timing, too.
+  std::array<int64_t, kNumDecoderStages> take_stage_ns() {
+    is_timed_ = true;
+    return std::exchange(stage_ns_, {});
+  }
+
+ private:
+  PagedPool pool_;
+  std::vector<DecoderLayer> layers_;
+  DecoderModel model_;
+  std::array<int64_t, kNumDecoderStages> stage_ns_{};
+  bool is_timed_ = false;
+};
+
+py::tuple take_stage_ns(Decoder& decoder) {
+  py::tuple result(kNumDecoderStages);
+  const auto stage_ns = decoder.take_stage_ns();
+  for (size_t i = 0; i < stage_ns.size(); ++i) result[i] = stage_ns[i];
+  return result;
+}
+
+void argmax(Pointer logits, int64_t vocab_size, Array<int32_t> tokens) {
+  const DrawTokensArgs args{
+      tokens.mutable_data(), to_const<float>(logits), {}, {}, {}, {}, {}, {}, tokens.size(), vocab_size};
+  py::gil_scoped_release no_lock;
+  check(draw_tokens_cpu(args));
+}
+
+void draw_tokens(Pointer logits, int64_t vocab_size, const Array<float>& temperature, const Array<int64_t>& top_k,
+                 const Array<float>& top_p, const Array<float>& min_p, const Array<uint64_t>& seed,
+                 const Array<int64_t>& index, Array<int32_t> tokens) {
+  const DrawTokensArgs args{tokens.mutable_data(), to_const<float>(logits),
+                            temperature.data(),    top_k.data(),
+                            top_p.data(),          min_p.data(),
+                            seed.data(),           index.data(),
+                            tokens.size(),         vocab_size};
+  py::gil_scoped_release no_lock;
+  check(draw_tokens_cpu(args));
+}
+
+}  // namespace
+
+void bind_decoder(py::module_& module) {
+  const auto exactly = [](const char* name) { return py::arg(name).noconvert(); };
+  py::class_<LinearWeight>(module, "LinearWeight", py::module_local()).def(py::init(&make_linear_weight));
+  py::class_<DecoderLayer>(module, "DecoderLayer", py::module_local()).def(py::init(&make_layer));
+  py::class_<Decoder>(module, "Decoder", py::module_local())
+      .def(py::init<const PagedPool&, Pointer, int, Pointer, const py::list&, Pointer, const LinearWeight&, int64_t,
+                    int64_t, int64_t, float, float>())
+      .def("run", &Decoder::run, exactly("token_ids"), exactly("positions"), exactly("token_row"),
+           exactly("query_start"), exactly("seq_lens"), exactly("rows"), exactly("sample_tokens"), py::arg("hidden"),
+           py::arg("logits"))
+      .def("take_stage_ns", &take_stage_ns);
+  module.def("argmax", &argmax, py::arg("logits"), py::arg("vocab_size"), exactly("tokens"));
+  module.def("draw_tokens", &draw_tokens, py::arg("logits"), py::arg("vocab_size"), exactly("temperature"),
+             exactly("top_k"), exactly("top_p"), exactly("min_p"), exactly("seed"), exactly("index"),
+             exactly("tokens"));
+}
+
+}  // namespace hocket

@@ -1,0 +1,32 @@
+// draw_tokens: one token per row of logits: the likeliest, or by chance among those that top-k, top-p and min-p keep.
+//
+// Chance is inverse transform: the first token, in the order of the vocabulary, whose cumulated probability exceeds the
+// row's uniform number. Filters keep the likeliest tokens; their order is min-p, top-k, top-p, each sees what the one
+// before it kept; tokens exactly as likely as the last one kept are kept too. The uniform number is a function of
+// (seed, index): two rounds of SplitMix64's output mix, as worker/sampling/noise.py has it.
+// A row's token does not depend on the other rows. Where the model gave NaN, any token.
+#pragma once
+
+#include <cstdint>
+
+#include "status.h"
+
+namespace hocket {
+
+struct DrawTokensArgs {
+  int32_t* tokens;      // [num_rows]
+  const float* logits;  // [num_rows][vocab_size], contiguous
+  // Per row; all null: every row is greedy.
+  const float* temperature;  // 0: greedy
+  const int64_t* top_k;      // < 1: all
+  const float* top_p;        // 1: all
+  const float* min_p;        // 0: all
+  const uint64_t* seed;
+  const int64_t* index;
+  int64_t num_rows;
+  int64_t vocab_size;
+};
+
+Status draw_tokens_cpu(const DrawTokensArgs& args);
+
+}  // namespace hocket

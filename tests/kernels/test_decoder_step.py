@@ -1,0 +1,149 @@
+"""The native step against the same kernels called one by one: every number is the same, to the last bit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fakes.tiny_checkpoints import FAMILIES, VOCAB_SIZE, write_checkpoint
+from schedcore._core import BatchPlan, Scheduler, SchedulerConfig
+from worker import _kernels, ops
+from worker.forward import Forward, LayerByLayer, NativeForward, make_forward
+from worker.loader import load_model
+from worker.models.decoder import DecoderModel
+from worker.models.decoder_weights import decoder_weights
+from worker.models.model_config import read_model_config
+from worker.step_inputs import StepInputs, apply_block_table_changes, sampled_tokens
+from worker.unit_pool import UnitPool
+
+NATIVE_FAMILIES = [family for family in FAMILIES if not family.startswith("opt")]
+BLOCK_SIZE, NUM_UNITS, LAYERS_PER_UNIT, MAX_SEQS, MAX_TOKENS = 8, 400, 2, 8, 40
+
+
+@pytest.fixture(scope="module", params=NATIVE_FAMILIES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def load(folder: Path, dtype: str = "float32") -> DecoderModel:
+    return load_model(folder, read_model_config(folder), dtype=dtype)[0]
+
+
+def make_pool(model: DecoderModel, dtype: torch.dtype) -> UnitPool:
+    config = model.config
+    num_groups = -(-config.num_layers // LAYERS_PER_UNIT)
+    data = torch.full((NUM_UNITS, LAYERS_PER_UNIT, BLOCK_SIZE, config.kv_size), 1e4, dtype=dtype)
+    table = torch.zeros(MAX_SEQS, num_groups, 2, 256 // BLOCK_SIZE, dtype=torch.int32)
+    return UnitPool(data, table, config.num_kv_heads, config.head_dim)
+
+
+class World:
+    """Random requests under the real scheduler: chunks, decodes and both in one step."""
+
+    def __init__(self, model: DecoderModel, dtype: torch.dtype) -> None:
+        self.pools = [make_pool(model, dtype) for _ in range(2)]
+        layer_by_layer = LayerByLayer(model, self.pools[1], StepInputs(MAX_SEQS, MAX_TOKENS, torch.device("cpu")))
+        self.forwards: list[Forward] = [
+            make_forward(model, self.pools[0], max_num_seqs=MAX_SEQS, max_num_tokens=MAX_TOKENS),
+            layer_by_layer,
+        ]
+        self.core = Scheduler(
+            SchedulerConfig(
+                num_units=NUM_UNITS,
+                num_layers=model.config.num_layers,
+                layers_per_unit=LAYERS_PER_UNIT,
+                block_size=BLOCK_SIZE,
+                max_num_seqs=MAX_SEQS,
+                max_num_batched_tokens=MAX_TOKENS,
+                max_model_len=256,
+            )
+        )
+
+    def add_requests(self, lengths: list[int], seed: int) -> None:
+        rng = random.Random(seed)
+        for i, length in enumerate(lengths, 1):
+            prompt = [rng.randrange(VOCAB_SIZE) for _ in range(length)]
+            self.core.add_request(i, prompt, max_tokens=rng.randrange(3, 12))
+
+    def run(self) -> int:
+        """Returns how many steps were compared."""
+        num_steps = 0
+        while self.core.has_work():
+            plan = self.core.schedule(0.0)
+            logits = [self.step(plan, i) for i in range(2)]
+            assert torch.equal(*logits)
+            assert torch.equal(self.pools[0].data, self.pools[1].data)
+            self.core.commit(logits[0].argmax(-1).to(torch.int32).numpy(), 0.0)
+            num_steps += 1
+        return num_steps
+
+    def step(self, plan: BatchPlan, which: int) -> torch.Tensor:
+        apply_block_table_changes(plan, self.pools[which])
+        sampled = sampled_tokens(plan)
+        return self.forwards[which].logits(plan, sampled).clone()
+
+
+@pytest.mark.usefixtures("cpu_device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equals_its_kernels_one_by_one(folder: Path, dtype: torch.dtype) -> None:
+    world = World(load(folder, str(dtype).removeprefix("torch.")), dtype)
+    assert isinstance(world.forwards[0], NativeForward)
+    world.add_requests([1, 5, 70, 17, 100, 33], seed=3)
+    assert world.run() > 10
+
+
+def test_hidden_states_equal_those_layer_by_layer(tmp_path: Path) -> None:
+    world = World(load(write_checkpoint(tmp_path)), torch.float32)
+    world.add_requests([9, 20, 30], seed=4)
+    plan = world.core.schedule(0.0)
+    for pool in world.pools:
+        apply_block_table_changes(plan, pool)
+    for tokens in ([0, 3, 4, 38], list(range(plan.num_tokens)), []):
+        indices = torch.tensor(tokens, dtype=torch.int32).numpy()
+        native, expected = (forward.hidden(plan, indices) for forward in world.forwards)
+        assert torch.equal(native, expected)
+
+
+def test_other_families_run_layer_by_layer(tmp_path: Path) -> None:
+    model = load(write_checkpoint(tmp_path, "opt"))
+    assert decoder_weights(model) is None
+    forward = make_forward(model, make_pool(model, torch.float32), max_num_seqs=2, max_num_tokens=8)
+    assert isinstance(forward, LayerByLayer)
+
+
+def test_refuses_weights_that_do_not_fit(tmp_path: Path) -> None:
+    model = load(write_checkpoint(tmp_path))
+    weights = decoder_weights(model)
+    assert weights is not None
+    weights.layers[1] = replace(weights.layers[1], mlp_norm=torch.ones(3))
+    with pytest.raises(ValueError, match="norm"):
+        ops.DecoderStep(weights, make_pool(model, torch.float32))
+
+
+def test_refuses_weights_packed_for_another_instruction_set(tmp_path: Path) -> None:
+    world = World(load(write_checkpoint(tmp_path)), torch.float32)
+    world.add_requests([9], seed=4)
+    before = _kernels.isa()
+    _kernels.set_isa("generic" if before != "generic" else "avx2")
+    try:
+        with pytest.raises(RuntimeError, match="another instruction set"):
+            world.step(world.core.schedule(0.0), 0)
+    finally:
+        _kernels.set_isa(before)
+
+
+def test_times_its_stages(tmp_path: Path) -> None:
+    model = load(write_checkpoint(tmp_path))
+    weights = decoder_weights(model)
+    assert weights is not None
+    step = ops.DecoderStep(weights, make_pool(model, torch.float32))
+    assert set(step.take_stage_seconds().values()) == {0.0}
+    world = World(model, torch.float32)
+    world.add_requests([9], seed=4)
+    plan = world.core.schedule(0.0)
+    step.run(plan, sampled_tokens(plan), torch.empty(1, step.hidden_size), torch.empty(1, step.vocab_size))
+    assert all(seconds > 0 for seconds in step.take_stage_seconds().values())

@@ -1,0 +1,71 @@
+"""A plan through the model, in one of two ways that give the same numbers: one native call, or layer by layer.
+
+Tensors that come out of a step are valid until the next one.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from schedcore._core import BatchPlan
+from worker import ops
+from worker.models.decoder import DecoderModel
+from worker.models.decoder_weights import decoder_weights
+from worker.step_inputs import StepInputs
+from worker.unit_pool import UnitPool
+
+Int32Array = npt.NDArray[np.int32]
+
+
+class Forward(Protocol):
+    def hidden(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
+        """Final hidden states of these tokens (ascending indices into the batch), [n, hidden_size]; fills the pool."""
+
+    def logits(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
+        """Likewise their logits, float32 [n, vocab_size], which may be overwritten."""
+
+
+def make_forward(model: DecoderModel, pool: UnitPool, *, max_num_seqs: int, max_num_tokens: int) -> Forward:
+    weights = decoder_weights(model) if pool.data.is_cpu else None
+    if weights is not None:
+        return NativeForward(ops.DecoderStep(weights, pool), max_num_seqs)
+    return LayerByLayer(model, pool, StepInputs(max_num_seqs, max_num_tokens, pool.data.device))
+
+
+class LayerByLayer:
+    """Every model on every device."""
+
+    def __init__(self, model: DecoderModel, pool: UnitPool, inputs: StepInputs) -> None:
+        self._model, self._pool, self._inputs = model, pool, inputs
+
+    def hidden(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
+        return self._model.forward(self._inputs.load(plan, sample_tokens), self._pool)
+
+    def logits(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
+        return self._model.compute_logits(self.hidden(plan, sample_tokens))
+
+
+class NativeForward:
+    """On CPU, for the models that ops.DecoderStep knows."""
+
+    def __init__(self, step: ops.DecoderStep, max_num_seqs: int) -> None:
+        self._step = step
+        # memory that is not written is not resident
+        self._hidden = torch.empty(max_num_seqs, step.hidden_size)
+        self._logits = torch.empty(max_num_seqs, step.vocab_size)
+
+    def hidden(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
+        """In a tensor of its own: there may be as many as the batch has tokens."""
+        hidden = torch.empty(len(sample_tokens), self._step.hidden_size)
+        self._step.run(plan, sample_tokens, hidden, None)
+        return hidden
+
+    def logits(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
+        """At most max_num_seqs."""
+        self._step.run(plan, sample_tokens, self._hidden, self._logits)
+        return self._logits[: len(sample_tokens)]

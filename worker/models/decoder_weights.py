@@ -1,0 +1,54 @@
+"""A decoder's weights as ops.DecoderStep takes them: the whole model in one native call."""
+
+from __future__ import annotations
+
+from worker import ops
+from worker.layers.linear import Linear, PackedLinear
+from worker.layers.norm import Norm, RMSNorm
+from worker.models.decoder import DecoderLayer, DecoderModel
+from worker.ops import DecoderWeights, LayerWeights
+
+
+def decoder_weights(model: DecoderModel) -> DecoderWeights | None:
+    """None where a part of the model has no native form: it then runs layer by layer, in worker/models/decoder.py."""
+    config, head = model.config, model.head.vocabulary
+    is_native = config.is_rms_norm and config.is_norm_first and config.activation == "silu" and config.rope is not None
+    if not is_native or not isinstance(head, PackedLinear) or not ops.has_decoder_step(head.packed):
+        return None
+    cos_sin = model.layers[0].attention.cos_sin
+    assert cos_sin is not None
+    return DecoderWeights(
+        embedding=model.embedding.tokens,
+        cos_sin=cos_sin,
+        layers=[_layer_weights(layer) for layer in model.layers],
+        final_norm=_norm(model.final_norm).weight,
+        head=head.packed,
+        num_heads=config.num_heads,
+        norm_eps=config.norm_eps,
+    )
+
+
+def _layer_weights(layer: DecoderLayer) -> LayerWeights:
+    attention = layer.attention
+    q_norm, k_norm = attention.qk_norms or (None, None)
+    return LayerWeights(
+        attention_norm=_norm(layer.attention_norm).weight,
+        qkv=_packed(attention.qkv),
+        q_norm=None if q_norm is None else q_norm.weight,
+        k_norm=None if k_norm is None else k_norm.weight,
+        output=_packed(attention.output),
+        sliding_window=attention.sliding_window,
+        mlp_norm=_norm(layer.mlp_norm).weight,
+        gate_up=_packed(layer.mlp.up),
+        down=_packed(layer.mlp.down),
+    )
+
+
+def _packed(linear: Linear) -> ops.PackedLinear:
+    assert isinstance(linear, PackedLinear)
+    return linear.packed
+
+
+def _norm(norm: Norm) -> RMSNorm:
+    assert isinstance(norm, RMSNorm)
+    return norm
