@@ -8,6 +8,15 @@ import msgspec
 
 from gateway.webhook_secrets import secrets_by_tenant
 
+_QUEUE_LIMITS = ("max_queue_requests", "max_queue_tokens", "max_body_bytes", "max_lease_bytes", "max_advised_sessions")
+_OFFLINE_LIMITS = (
+    "max_file_bytes",
+    "max_batch_file_bytes",
+    "max_batch_rows",
+    "max_stored_bytes",
+    "max_pending_rows",
+)
+
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # Behaviour
@@ -35,18 +44,22 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_lease_ms: float = 300_000.0  # longer leases are cut
     keepalive_ms: float = 15_000.0  # of silence before a first token, then a stream gets a comment, so proxies keep it
 
+    # Offline work
+    enable_offline: bool = True  # /v1/files and /v1/batches
+    data_dir: str | None = None  # of files and the database; None: the user's, see gateway/environment.py
+    database_url: str | None = None  # postgresql://user:password@host/name; None: SQLite in the data directory
+    max_file_bytes: int = 512 * 2**20  # of an upload
+    max_batch_file_bytes: int = 200 * 2**20  # of a batch's input file
+    max_batch_rows: int = 50_000
+    max_stored_bytes: int = 64 * 2**30  # of one API key's files; more are refused
+    max_pending_rows: int = 1_000_000  # of one API key's batches, not yet run; more are refused
+
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65535, "port must be between 0 and 65535")
         _require(bool(self.served_model_names), "served_model_names must not be empty")
         _require(all(self.api_keys), "an API key must not be empty")
         secrets_by_tenant(self.typing_webhook_secrets, self.api_keys)
-        for name in (
-            "max_queue_requests",
-            "max_queue_tokens",
-            "max_body_bytes",
-            "max_lease_bytes",
-            "max_advised_sessions",
-        ):
+        for name in (*_QUEUE_LIMITS, *_OFFLINE_LIMITS):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("request_timeout_ms", "drain_timeout_ms", "max_engine_restarts"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def api_keys() -> tuple[str, ...]:
@@ -18,3 +19,9 @@ def typing_webhook_secrets() -> tuple[str, ...]:
 def _several(name: str) -> tuple[str, ...]:
     value = os.environ.get(name, "")
     return tuple(key for key in (part.strip() for part in value.split(",")) if key)
+
+
+def data_directory() -> Path:
+    """Where the user's own data belongs: $XDG_DATA_HOME/hocket, ~/.local/share/hocket."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "share") / "hocket"

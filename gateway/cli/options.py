@@ -32,6 +32,7 @@ _GATEWAY_FIELDS = {
     "typing_webhook_secret": "typing_webhook_secrets",
     "served_model_name": "served_model_names",
     "access_log": "enable_access_log",
+    "offline": "enable_offline",
 }
 
 
@@ -57,6 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_server_options(parser.add_argument_group("server"))
     _add_model_options(parser.add_argument_group("model"))
     _add_engine_options(parser.add_argument_group("engine"))
+    _add_offline_options(parser.add_argument_group("offline work"))
     _add_limits(parser.add_argument_group("limits"))
 
 
@@ -146,6 +148,31 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="write what the scheduler is told, prompts as token ids, to a new file for hocket simulate --replay",
     )
+
+
+def _add_offline_options(group: argparse._ArgumentGroup) -> None:
+    default = GatewayConfig()
+    group.add_argument("--offline", action=argparse.BooleanOptionalAction, help="serve files and batches (default: on)")
+    group.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="where files and batches are kept, one gateway per directory (default: hocket in $XDG_DATA_HOME)",
+    )
+    group.add_argument(
+        "--database-url",
+        metavar="URL",
+        help="such as postgresql://user:password@host/name (default: SQLite in the data directory)",
+    )
+    for name, kind, text in (
+        ("max-file-bytes", size_in_bytes, "of an uploaded file"),
+        ("max-batch-file-bytes", size_in_bytes, "of a batch's input file"),
+        ("max-batch-rows", int, "of one batch"),
+        ("max-stored-bytes", size_in_bytes, "of one API key's files"),
+        ("max-pending-rows", int, "of one API key's batches that wait to be run"),
+    ):
+        metavar = "SIZE" if kind is size_in_bytes else "N"
+        text = f"{text} (default: {getattr(default, name.replace('-', '_'))})"
+        group.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
 
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:

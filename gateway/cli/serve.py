@@ -24,6 +24,9 @@ from gateway.checkpoint import Checkpoint, CheckpointError
 from gateway.cli.options import OptionsError, add_options, engine_config, gateway_config, read_file
 from gateway.config import GatewayConfig
 from gateway.local_engine import LocalEngine
+from gateway.offline.database import StoreOpenError
+from gateway.offline.directory import DirectoryInUseError
+from gateway.offline.store import OfflineStore, Quota
 from gateway.protocol.errors import UnavailableError
 from gateway.restart_policy import RestartPolicy
 from gateway.services import Services
@@ -56,9 +59,10 @@ def run(args: argparse.Namespace, engine_module: str = "worker") -> int:
         template = options.get("chat_template")
         checkpoint = Checkpoint.read(folder, Path(template) if template else None)
         listener = _listen(config.host, config.port)
+        offline = _open_store(config)
     except OptionsError as error:
         return _complain(str(error), _MISUSED)
-    except (CheckpointError, ModelNotFoundError) as error:
+    except (CheckpointError, ModelNotFoundError, StoreOpenError) as error:
         return _complain(str(error), _FAILED)
     except OSError as error:
         where = f"{options.get('host', GatewayConfig().host)}:{options.get('port', GatewayConfig().port)}"
@@ -66,7 +70,7 @@ def run(args: argparse.Namespace, engine_module: str = "worker") -> int:
     with listener:
         _configure_logging()
         try:
-            return uvloop.run(_Server(config, engine, checkpoint, listener, started, engine_module).run())
+            return uvloop.run(_Server(config, engine, checkpoint, listener, offline, started, engine_module).run())
         except CheckpointError as error:
             return _complain(str(error), _FAILED)
 
@@ -91,6 +95,22 @@ def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=_BACKLOG)
 
 
+def _open_store(config: GatewayConfig) -> OfflineStore | None:
+    """Raises StoreOpenError."""
+    if not config.enable_offline:
+        return None
+    directory = Path(config.data_dir).expanduser() if config.data_dir else environment.data_directory()
+    try:
+        return OfflineStore.open(
+            directory, config.database_url, Quota(config.max_stored_bytes, config.max_pending_rows)
+        )
+    except DirectoryInUseError as error:
+        if config.data_dir:
+            raise
+        _say(f"warning: no files and batches on this server: {error}")
+        return None
+
+
 class _Server:
     """One run of the server: what it tells its user, and when it stops."""
 
@@ -100,6 +120,7 @@ class _Server:
         engine: EngineConfig,
         checkpoint: Checkpoint,
         listener: socket.socket,
+        offline: OfflineStore | None,
         started: float,
         engine_module: str,
     ) -> None:
@@ -107,6 +128,7 @@ class _Server:
         self._engine_config = engine
         self._checkpoint = checkpoint
         self._listener = listener
+        self._offline = offline
         self._started = started
         self._engine_module = engine_module
         self._status = 0
@@ -143,6 +165,7 @@ class _Server:
             template=ChatTemplate(template, checkpoint.special_tokens) if template else None,
             stop_token_ids=tuple(stop_token_ids),
             sampling=checkpoint.sampling,
+            offline=self._offline,
         )
 
     def _make_engine(self, num_restarts: int) -> LocalEngine:

@@ -34,6 +34,7 @@ _PLAIN = (
     "num_failed",
     "model",
     "output_expires_after",
+    "has_rows",
 )
 
 

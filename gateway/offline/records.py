@@ -85,6 +85,8 @@ class BatchRecord:
     output_expires_after: int | None = None  # seconds after the files' creation
     outcome: BatchStatus | None = None  # what finalize() was asked for; no further row counts
 
+    has_rows: bool = True  # its rows and results are still in the database
+
     @property
     def is_open(self) -> bool:
         return self.status not in TERMINAL
@@ -92,6 +94,17 @@ class BatchRecord:
     @property
     def num_pending(self) -> int:
         return self.num_rows - self.num_completed - self.num_failed
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRow:
+    """A line of the input file, validated."""
+
+    index: int
+    custom_id: str | None
+    body_offset: int  # in the input file
+    body_length: int
+    error_line: bytes | None  # of a bad row: it has failed already
 
 
 @dataclass(frozen=True, slots=True)

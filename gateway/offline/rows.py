@@ -8,22 +8,11 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, bindparam, delete, func, select, update
 
 from gateway.offline import batches
-from gateway.offline.records import RowResult, RowState, TokenUsage
+from gateway.offline.records import CheckedRow, RowResult, RowState, TokenUsage
 from gateway.offline.schema import results, rows
 
 _MAX_VARIABLES = 500  # of one IN list
 _DROP_ROWS = 5000  # per transaction, so that others need not wait for long
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedRow:
-    """A line of the input file, validated."""
-
-    index: int
-    custom_id: str | None
-    body_offset: int  # in the input file
-    body_length: int
-    error_line: bytes | None  # of a bad row: it has failed already
 
 
 @dataclass(frozen=True, slots=True)

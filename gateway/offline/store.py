@@ -27,12 +27,13 @@ from gateway.offline.group_commit import GroupCommit
 from gateway.offline.records import (
     BatchRecord,
     BatchStatus,
+    CheckedRow,
     FileRecord,
     RowRecord,
     RowResult,
     TenantUsage,
 )
-from gateway.offline.rows import CheckedRow, RowPlace
+from gateway.offline.rows import RowPlace
 from gateway.offline.schema import store as store_table
 from gateway.offline.upload import Upload
 from gateway.protocol.errors import InvalidRequestError, QuotaError
@@ -64,7 +65,7 @@ class NewBatch:
 
 
 class OfflineStore:
-    """Make it with `open()`. `recover()` comes first, `close()` last."""
+    """Make it with `open()`, which deletes what a crash left; `recover()` comes first, `close()` last."""
 
     def __init__(
         self, directory: DataDirectory, database: Database, quota: Quota, now: Callable[[], float] = time.time
@@ -88,6 +89,8 @@ class OfflineStore:
             database = Database(database_url(url or f"sqlite:///{path / 'store.db'}"))
             try:
                 _marry(directory, database)
+                with database.reading() as connection:
+                    directory.clean(files.ids(connection))
             except BaseException:
                 database.close()
                 raise
@@ -97,12 +100,10 @@ class OfflineStore:
         return cls(directory, database, quota, now)
 
     async def recover(self) -> None:
-        """Once, at the start: what a crash left is deleted, begun finalisations are finished."""
-        interrupted = [batch for batch in await self.open_batches() if batch.outcome is not None]
-        await self._in(self._readers, self._clean)
-        for batch in interrupted:
-            assert batch.outcome is not None
-            await self.finalize(batch.id, batch.outcome)
+        """Finishes finalisations that a crash or a full disk interrupted."""
+        for batch in await self.open_batches():
+            if batch.outcome is not None:
+                await self.finalize(batch.id, batch.outcome)
 
     async def close(self) -> None:
         await self._commits.flush()
@@ -277,14 +278,16 @@ class OfflineStore:
 
     # Validation
 
-    async def add_rows(self, batch: BatchRecord, checked: Sequence[CheckedRow]) -> None:
+    async def add_rows(self, batch: BatchRecord, checked: Sequence[CheckedRow]) -> BatchRecord:
         """Raises QuotaError if these are more rows than the tenant may have waiting."""
 
-        def add(connection: Connection) -> None:
-            self._check_rows(connection, batch.tenant, sum(row.error_line is None for row in checked))
-            rows.add(connection, batch.id, checked)
+        def add(connection: Connection) -> BatchRecord:
+            if checked:
+                self._check_rows(connection, batch.tenant, sum(row.error_line is None for row in checked))
+                rows.add(connection, batch.id, checked)
+            return batches.get(connection, batch.id)
 
-        await self._write(add)
+        return await self._write(add)
 
     async def drop_rows(self, batch_id: str) -> None:
         """For a validation that starts anew."""
@@ -396,11 +399,6 @@ class OfflineStore:
 
     async def _in(self, threads: ThreadPoolExecutor, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
-
-    def _clean(self) -> None:
-        with self._database.reading() as connection:
-            known = files.ids(connection)
-        self._directory.clean(known)
 
 
 def _text(errors: bytes | None) -> str | None:

@@ -6,8 +6,10 @@ from aiohttp import web
 
 from gateway.routes import (
     advisories,
+    batches,
     chat,
     completions,
+    files,
     health,
     metrics,
     models,
@@ -20,5 +22,19 @@ from gateway.routes import (
 
 
 def routes() -> list[web.RouteDef]:
-    modules = (chat, completions, advisories, sessions, webhooks, models, tokens, health, metrics, version, page)
+    modules = (
+        chat,
+        completions,
+        files,
+        batches,
+        advisories,
+        sessions,
+        webhooks,
+        models,
+        tokens,
+        health,
+        metrics,
+        version,
+        page,
+    )
     return [route for module in modules for route in module.ROUTES]

@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 
 from gateway.offline.lines import RowError, error_line
-from gateway.offline.records import BatchRecord, RowResult
-from gateway.offline.rows import CheckedRow
+from gateway.offline.records import BatchRecord, CheckedRow, RowResult
 from gateway.offline.store import NewBatch, OfflineStore
 
 ENDPOINT = "/v1/completions"

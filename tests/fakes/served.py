@@ -59,7 +59,7 @@ class Server:
 
 @contextmanager
 def serving(folder: Path, *arguments: str) -> Iterator[Server]:
-    """The demo model on a free port. `folder` holds the log."""
+    """The demo model on a free port. `folder` holds the log, and the files and batches."""
     model = os.environ.get("HOCKET_TEST_MODEL", "demo")
     program = ["gateway.cli.main", "serve"]
     if os.environ.get("HOCKET_TEST_ENGINE") == "fake":
@@ -69,7 +69,7 @@ def serving(folder: Path, *arguments: str) -> Iterator[Server]:
     variables = {key: value for key, value in os.environ.items() if key != "HOCKET_API_KEY"} | {"PYTHONPATH": path}
     log_file = folder / "server.log"
     with log_file.open("wb") as log:
-        command = [sys.executable, "-m", *program, model, "--port", "0", *arguments]
+        command = [sys.executable, "-m", *program, model, "--port", "0", "--data-dir", str(folder / "data"), *arguments]
         process = subprocess.Popen(command, stderr=log, env=variables, cwd=ROOT)
     try:
         yield Server(_wait_until_ready(process, log_file), Path(model).name, process, log_file)

@@ -15,6 +15,7 @@ from gateway.app import create_app
 from gateway.chat_template import ChatTemplate
 from gateway.checkpoint import Checkpoint
 from gateway.config import GatewayConfig
+from gateway.offline.store import OfflineStore, Quota
 from gateway.services import Services
 from gateway.tokenize import Tokenizer
 
@@ -28,14 +29,24 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 def make_services(engine: FakeEngine, checkpoint: Checkpoint, **config: Any) -> Services:
     template = checkpoint.chat_template
+    settings = GatewayConfig(**({"drain_timeout_ms": 100.0} | config))
     return Services(
-        config=GatewayConfig(**({"drain_timeout_ms": 100.0} | config)),
+        config=settings,
         engine=engine,
         tokenizer=Tokenizer.load(checkpoint),
         template=ChatTemplate(template, checkpoint.special_tokens) if template else None,
         stop_token_ids=(END,),
         sampling=checkpoint.sampling,
+        offline=_open_store(settings),
     )
+
+
+def _open_store(config: GatewayConfig) -> OfflineStore | None:
+    """Only tests that name a data directory have files and batches."""
+    if config.data_dir is None:
+        return None
+    quota = Quota(config.max_stored_bytes, config.max_pending_rows)
+    return OfflineStore.open(Path(config.data_dir), config.database_url, quota)
 
 
 @pytest.fixture

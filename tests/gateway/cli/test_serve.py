@@ -33,7 +33,9 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fakes.fake_serve", *arguments]
+    """Without files and batches unless a data directory is named: the user's own is none of a test's business."""
+    offline = () if "--data-dir" in arguments else ("--no-offline",)
+    command = [sys.executable, "-m", "fakes.fake_serve", *arguments, *offline]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(**variables))
 
 
@@ -154,3 +156,31 @@ def test_command_line_needs_neither_torch_nor_server_to_show_help() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), cwd=ROOT)
     assert "gateway.cli.main" in run.stdout
     assert not {"'aiohttp'", "'torch'", "'rich'"} & set(re.findall(r"'\w+'", run.stdout))
+
+
+def test_data_directory_of_another_gateway_is_refused(
+    model: Path, processes: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    arguments = (str(model), "--port", "0", "--data-dir", str(tmp_path / "data"))
+    processes.append(start(*arguments))
+    url_of(processes[0])
+    processes.append(start(*arguments))
+    assert processes[1].wait() == 1
+    assert processes[1].stderr is not None
+    assert "another gateway uses the data directory" in processes[1].stderr.read()
+    processes[0].kill()
+    processes[0].wait()
+    processes.append(start(*arguments))
+    assert url_of(processes[2])
+
+
+@pytest.mark.parametrize("url", ["mysql://host/name", "nonsense", "postgresql://127.0.0.1:1/nothing"])
+def test_database_that_cannot_be_used_is_named(
+    model: Path, processes: list[subprocess.Popen[str]], tmp_path: Path, url: str
+) -> None:
+    processes.append(start(str(model), "--port", "0", "--data-dir", str(tmp_path), "--database-url", url))
+    assert processes[0].wait() == 1
+    assert processes[0].stderr is not None
+    said = processes[0].stderr.read()
+    assert said.startswith("hocket serve: ")
+    assert len(said.splitlines()) == 1
