@@ -135,14 +135,20 @@ def ended(connection: Connection, batch_id: str, after_index: int, limit: int) -
     return [EndedRow(row.row_index, row.custom_id, RowState(row.state), row.line) for row in found]
 
 
-def landed(connection: Connection, batch_id: str, after: int, limit: int) -> list[tuple[int, bool, bytes]]:
-    """(cursor, is_error, line) in the order in which rows finished, after that cursor; the first is after 0."""
+@dataclass(frozen=True, slots=True)
+class LandedRow:
+    cursor: int
+    is_error: bool
+    line: bytes
+
+
+def landed(connection: Connection, batch_id: str, after: int, limit: int) -> list[LandedRow]:
+    """In the order in which rows finished, after that cursor."""
     columns = results.c
     query = select(columns.sequence, columns.is_error, columns.line).where(
         columns.batch_sequence == batches.sequence(connection, batch_id), columns.sequence > after
     )
-    found = connection.execute(query.order_by(columns.sequence).limit(limit))
-    return [(row.sequence, row.is_error, row.line) for row in found]
+    return [LandedRow(*row) for row in connection.execute(query.order_by(columns.sequence).limit(limit))]
 
 
 def drop_some(connection: Connection, batch_id: str) -> bool:

@@ -33,7 +33,7 @@ from gateway.offline.records import (
     RowResult,
     TenantUsage,
 )
-from gateway.offline.rows import RowPlace
+from gateway.offline.rows import LandedRow, RowPlace
 from gateway.offline.schema import store as store_table
 from gateway.offline.upload import Upload
 from gateway.protocol.errors import InvalidRequestError, QuotaError
@@ -257,15 +257,14 @@ class OfflineStore:
         self.changed.set()
         return batch
 
-    async def landed(self, tenant: str, batch_id: str, after: int, limit: int) -> list[tuple[int, bool, bytes]]:
-        """Results in the order in which rows finished: (cursor, is_error, line) after that cursor, first after 0.
+    async def landed(self, tenant: str, batch_id: str, after: int, limit: int) -> tuple[BatchRecord, list[LandedRow]]:
+        """The batch, and results in the order in which rows finished, after that cursor; the first are after 0.
 
         They are kept for a while after the batch's end; then the files have them. Raises NotFoundError.
         """
 
-        def read(connection: Connection) -> list[tuple[int, bool, bytes]]:
-            batches.get(connection, batch_id, tenant)
-            return rows.landed(connection, batch_id, after, limit)
+        def read(connection: Connection) -> tuple[BatchRecord, list[LandedRow]]:
+            return batches.get(connection, batch_id, tenant), rows.landed(connection, batch_id, after, limit)
 
         return await self._read(read)
 

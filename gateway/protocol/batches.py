@@ -115,3 +115,13 @@ class BatchList(msgspec.Struct, frozen=True):
     first_id: str | None
     last_id: str | None
     object: str = "list"
+
+
+class BatchResults(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines in the order in which rows finished. `cursor` is the next page's `after`."""
+
+    object: str = "list"
+    data: list[msgspec.Raw]
+    cursor: str
+    has_more: bool
+    batch: BatchObject

@@ -12,6 +12,7 @@ from gateway.protocol.batches import (
     BatchErrors,
     BatchList,
     BatchObject,
+    BatchResults,
     BatchUsage,
     InputTokensDetails,
     OutputTokensDetails,
@@ -19,7 +20,6 @@ from gateway.protocol.batches import (
     decode_create_batch,
     window_seconds,
 )
-from gateway.protocol.errors import ConflictError
 from gateway.protocol.query import whole_number
 from gateway.request_record import RequestRecord
 from gateway.routes.common import json_response, read_body
@@ -63,18 +63,18 @@ async def cancel_batch(request: web.Request) -> web.Response:
 
 
 async def batch_results(request: web.Request) -> web.Response:
-    """Lines of rows that have finished, as they land: ours, not OpenAI's. `x-next-after` is the next call's `after`."""
-    batch = await _record(request)
+    """What has landed so far; ours, not OpenAI's."""
     after = whole_number(request.query, "after", default=0, low=0, high=_MAX_CURSOR)
     limit = whole_number(request.query, "limit", default=100, low=1, high=_MAX_RESULTS)
-    if not batch.has_rows:
-        raise ConflictError(
-            f"The batch {batch.id} ended a while ago: read its output and error file.", code="results_in_files"
-        )
-    landed = await offline_store(request).landed(batch.tenant, batch.id, after, limit)
-    body = b"".join(line + b"\n" for _, _, line in landed)
-    last = landed[-1][0] if landed else after
-    return web.Response(body=body, content_type="application/jsonl", headers={"x-next-after": str(last)})
+    tenant = RequestRecord.of(request).tenant
+    batch, landed = await offline_store(request).landed(tenant, request.match_info["batch"], after, limit)
+    page = BatchResults(
+        data=[msgspec.Raw(row.line) for row in landed],
+        cursor=str(landed[-1].cursor if landed else after),
+        has_more=len(landed) == limit,
+        batch=_object(batch),
+    )
+    return json_response(page)
 
 
 async def _record(request: web.Request) -> BatchRecord:

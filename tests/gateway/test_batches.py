@@ -10,6 +10,7 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 from fakes.fake_engine import FakeEngine
+from fakes.offline_rows import result
 from gateway.offline.records import BatchStatus
 from gateway.offline.store import OfflineStore
 from gateway.services import SERVICES
@@ -233,15 +234,13 @@ async def test_tenants_see_their_own_batches(serve: Any, tmp_path: Path) -> None
 
 
 async def test_results_can_be_read_as_they_land(client: TestClient[Any, Any]) -> None:
-    from fakes.offline_rows import result
-
     batch = await submit(client, b"\n".join(row(f"r{i}") for i in range(3)))
     store = store_of(client)
     record = await store.batch("", batch["id"])
     await store.finish_rows([result(record, 2)])
-    response = await client.get(f"/v1/batches/{batch['id']}/results")
-    assert [json.loads(line)["row"] for line in (await response.text()).splitlines()] == [2]
+    page = await (await client.get(f"/v1/batches/{batch['id']}/results")).json()
+    assert ([line["row"] for line in page["data"]], page["has_more"]) == ([2], False)
+    assert page["batch"]["request_counts"]["completed"] == 1
     await store.finish_rows([result(record, 0), result(record, 1)])
-    after = response.headers["x-next-after"]
-    response = await client.get(f"/v1/batches/{batch['id']}/results?after={after}&limit=1")
-    assert [json.loads(line)["row"] for line in (await response.text()).splitlines()] == [0]
+    page = await (await client.get(f"/v1/batches/{batch['id']}/results?after={page['cursor']}&limit=1")).json()
+    assert ([line["row"] for line in page["data"]], page["has_more"]) == ([0], True)

@@ -37,8 +37,8 @@ async def test_a_row_finishes_once(store: OfflineStore) -> None:
     after = await store.batch("", batch.id)
     assert (after.num_rows, after.num_completed, after.num_failed) == (3, 2, 0)
     assert [row.index for row in await store.pending_rows(batch.id)] == [2]
-    landed = await store.landed("", batch.id, 0, 10)
-    assert [json.loads(line)["row"] for _, _, line in landed] == [1, 0]
+    _, landed = await store.landed("", batch.id, 0, 10)
+    assert [json.loads(row.line)["row"] for row in landed] == [1, 0]
 
 
 async def test_finished_rows_are_counted_with_their_tokens(store: OfflineStore) -> None:
