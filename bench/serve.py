@@ -27,7 +27,7 @@ import msgspec
 import results
 import uvloop
 from cpu_use import CpuUse, read_cpu_use
-from load import LoadClient, closed_loop
+from load_client import LoadClient, closed_loop
 from load_report import summarize
 from random_model import SHAPES, ensure_checkpoint
 from request_trace import RequestTrace

@@ -34,13 +34,14 @@ class Wire(asyncio.Transport):
 
 async def answer(pieces: list[bytes]) -> tuple[int, bytes]:
     """The status and body that a connection makes of a response arriving in these pieces."""
-    connection, body = HttpStream("host:80"), bytearray()
+    connection = HttpStream("host:80")
     connection.connection_made(Wire())
-    request = asyncio.ensure_future(connection.request("GET", "/", b"", lambda now, piece: body.extend(piece)))
+    request = asyncio.ensure_future(connection.request("GET", "/", b""))
     await asyncio.sleep(0)  # lets the request be written
     for piece in pieces:
         connection.data_received(piece)
-    return await asyncio.wait_for(request, 5), bytes(body)
+    response = await asyncio.wait_for(request, 5)
+    return response.status, response.body()
 
 
 def cut(response: bytes, places: set[int]) -> list[bytes]:
@@ -93,7 +94,7 @@ async def test_connection_is_kept_for_the_next_request() -> None:
     async with server_that_sends(CHUNKED) as url:
         connection = await HttpStream.connect(url)
         for _ in range(2):
-            assert await connection.request("GET", "/", b"", lambda now, piece: None) == 200
+            assert (await connection.request("GET", "/", b"")).status == 200
         assert not connection.is_closed
         connection.close()
 
@@ -102,17 +103,17 @@ async def test_response_that_breaks_off_is_a_connection_error() -> None:
     async with server_that_sends(BROKEN_OFF) as url:
         connection = await HttpStream.connect(url)
         with pytest.raises(ConnectionError, match="ended before the response"):
-            await connection.request("GET", "/", b"", lambda now, piece: None)
+            await connection.request("GET", "/", b"")
         assert connection.is_closed
 
 
 async def test_one_connection_carries_one_request_at_a_time() -> None:
     connection = HttpStream("host:80")
     connection.connection_made(Wire())
-    first = asyncio.ensure_future(connection.request("GET", "/", b"", lambda now, piece: None))
+    first = asyncio.ensure_future(connection.request("GET", "/", b""))
     await asyncio.sleep(0)
     with pytest.raises(ConnectionError, match="in use"):
-        await connection.request("GET", "/", b"", lambda now, piece: None)
+        await connection.request("GET", "/", b"")
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first

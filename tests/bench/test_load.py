@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from load import LoadClient, closed_loop, open_loop
+from load_client import LoadClient, closed_loop, open_loop
 from request_trace import RequestTrace
 from workload import Workload
 
