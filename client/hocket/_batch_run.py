@@ -63,9 +63,10 @@ class Part:
         """None if the row has come back before."""
         custom_id = line.custom_id or ""
         if self.missing is None:
-            if custom_id in self.seen:
+            key = custom_id or line.id or ""
+            if key in self.seen:
                 return None
-            self.seen.add(custom_id)
+            self.seen.add(key)
             return line.result(self.batch.id, None)
         index = self.missing.pop(custom_id, None)
         return None if index is None else line.result(self.batch.id, index)
@@ -126,6 +127,15 @@ class RunState:
         except BaseException as error:
             self.explain(error)
             raise
+
+    def landed(self) -> Flow[None]:
+        """Emits what there is now of the batches to resume, and waits for nothing."""
+        for batch_id in self._resume:
+            part = Part((yield from fetch(retrieve_call(batch_id))), None, 0)
+            if not part.batch.is_over:
+                yield from self._read_feed(part)
+            if part.batch.is_over:
+                yield from self._finish(part)
 
     def explain(self, error: BaseException) -> None:
         """Adds how to go on to what stopped the run."""

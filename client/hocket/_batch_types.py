@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ._decode import decode
@@ -142,6 +142,12 @@ class BatchResult:
     @property
     def is_ok(self) -> bool:
         return self.error is None
+
+    def as_line(self) -> dict[str, Any]:
+        """The row in the form of OpenAI's output and error files."""
+        response = None if self.response is None else asdict(self.response)
+        error = asdict(self.error) if self.error is not None and response is None else None
+        return {"id": self.id, "custom_id": self.custom_id, "response": response, "error": error}
 
     @property
     def answer(self) -> ChatCompletion | Completion | None:

@@ -15,7 +15,7 @@ from ._batch_calls import (
     wait_flow,
 )
 from ._batch_run import AsyncBatchRun, BatchRun, RunOptions, RunOrder, RunState
-from ._batch_types import Batch
+from ._batch_types import Batch, BatchResult
 from ._flows import aiterate, arun, iterate, run
 from ._params import ChatParams
 from ._rows import CHAT, MAX_BYTES, MAX_ROWS, Request
@@ -97,6 +97,14 @@ class Batches:
         """
         return run(self._client, wait_flow(batch_id, on_progress, max_seconds, max_poll_seconds))
 
+    def results(self, batch_id: str) -> Iterator[BatchResult]:
+        """What has landed so far, without waiting; all, once the batch is over. `run(resume=...)` waits for the rest.
+
+        From a server that has no results before the end there are none before it.
+        """
+        state = RunState((), [batch_id], _run_options({}, None))
+        return iterate(self._client, state.landed())
+
     def run(
         self,
         requests: Iterable[Request] | None = None,
@@ -148,6 +156,11 @@ class AsyncBatches:
     ) -> Batch:
         """See `Batches.wait`."""
         return await arun(self._client, wait_flow(batch_id, on_progress, max_seconds, max_poll_seconds))
+
+    def results(self, batch_id: str) -> AsyncIterator[BatchResult]:
+        """See `Batches.results`."""
+        state = RunState((), [batch_id], _run_options({}, None))
+        return aiterate(self._client, state.landed())
 
     def run(
         self,

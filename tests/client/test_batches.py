@@ -279,6 +279,24 @@ def test_a_run_whose_input_was_deleted_is_resumed_without_places(batch_server: F
     ]
 
 
+@pytest.mark.parametrize("has_feed", [True, False])
+def test_results_so_far_are_told_without_waiting(has_feed: bool, no_naps: list[float]) -> None:
+    with FakeBatchServer(has_feed=has_feed) as server, Client(server.url) as client:
+        run = client.batches.run([*PROMPTS, "refuse"])
+        next(run)
+        no_naps.clear()
+        (batch,) = server.batches.values()
+        batch_id, num_landed = batch.id, len(batch.landed)
+        server.rows_per_look = 0
+        assert len(list(client.batches.results(batch_id))) == (num_landed if has_feed else 8)
+        server.rows_per_look = 8
+        client.batches.retrieve(batch_id)
+        for _ in range(2):
+            lines = [result.as_line() for result in client.batches.results(batch_id)]
+            assert sorted(lines, key=str) == sorted(batch.landed, key=str)
+    assert not any(no_naps)
+
+
 def test_ctrl_c_says_how_to_go_on(batch_server: FakeBatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
