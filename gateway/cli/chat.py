@@ -17,9 +17,8 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from rich.console import Console
 
+from gateway.cli.client_options import add_client_options, explain
 from hocket import (
-    APIConnectionError,
-    AuthenticationError,
     ChatCompletion,
     ChatParams,
     Client,
@@ -33,8 +32,7 @@ CONTROL_CHARACTERS = {code: None for code in (*range(32), *range(127, 160)) if c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", help="where the server is (default: $HOCKET_BASE_URL or http://127.0.0.1:8000)")
-    parser.add_argument("--api-key", help="default: $HOCKET_API_KEY")
+    add_client_options(parser)
     parser.add_argument("--model", help="default: the first that the server lists")
     parser.add_argument("--system", metavar="TEXT", help="system message, before the conversation")
     parser.add_argument("--temperature", type=float, help="0 for the likeliest answer; default: the server's")
@@ -71,16 +69,6 @@ def run(args: argparse.Namespace) -> int:
 def complain(message: str) -> int:
     print(f"hocket chat: {message}", file=sys.stderr)
     return 1
-
-
-def explain(error: HocketError, client: Client) -> str:
-    """What to do about it, where that is known."""
-    url = client.options.base_url
-    if isinstance(error, APIConnectionError):
-        return f"no server answers at {url}. Start one with `hocket serve`, or name another with --url. ({error})"
-    if isinstance(error, AuthenticationError):
-        return f"the server at {url} wants an API key: --api-key, or $HOCKET_API_KEY. ({error})"
-    return str(error)
 
 
 def converse(chat: Chat) -> int:

@@ -15,6 +15,7 @@ COMMANDS = {
     "calibrate": "measure how long this machine takes for a model's steps, and save it as a latency profile",
     "simulate": "try a workload, a policy or a GPU without one: the real scheduler, simulated time",
     "plan": "find the least GPUs that hold online targets at peak, and the offline work they leave room for",
+    "batch": "submit files of requests to a server, watch them, read their results",
     "chat": "chat with a served model in the terminal",
     "version": "print the version",
 }
