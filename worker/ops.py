@@ -227,6 +227,47 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     return out
 
 
+def argmax(logits: Tensor) -> Int32Array:
+    """logits float32 [n, V] -> the first of the largest of each row, [n]."""
+    if not _has_token_kernels(logits):
+        return ops_reference.argmax(logits)
+    num_rows, vocab_size = match("logits[n,V|V,1]", logits)
+    tokens = np.empty(num_rows, dtype=np.int32)
+    _kernels.argmax(logits.data_ptr(), vocab_size, tokens)
+    return tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DrawParameters:
+    """How each of n rows is drawn; arrays [n], contiguous. Filters: see worker/sampling/draw.py."""
+
+    temperature: npt.NDArray[np.float32]  # 0: greedy
+    top_k: npt.NDArray[np.int64]  # < 1: all
+    top_p: npt.NDArray[np.float32]
+    min_p: npt.NDArray[np.float32]
+    seed: npt.NDArray[np.uint64]  # the row's random number is uniforms(seed, index) of worker/sampling/noise.py
+    index: npt.NDArray[np.int64]
+
+
+def draw_tokens(logits: Tensor, parameters: DrawParameters) -> Int32Array:
+    """logits float32 [n, V], may be overwritten -> tokens [n]. A row's token does not depend on the other rows."""
+    p = parameters
+    if not _has_token_kernels(logits):
+        return ops_reference.draw_tokens(logits, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index)
+    num_rows, vocab_size = match("logits[n,V|V,1]", logits)
+    if any(len(values) != num_rows for values in (p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index)):
+        raise ValueError(f"{num_rows} rows of logits need as many of each parameter")
+    tokens = np.empty(num_rows, dtype=np.int32)
+    _kernels.draw_tokens(
+        logits.data_ptr(), vocab_size, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index, tokens
+    )
+    return tokens
+
+
+def _has_token_kernels(logits: Tensor) -> bool:
+    return _HAS_KERNELS and logits.is_cpu and logits.dtype is torch.float32
+
+
 def has_decoder_step(weight: PackedLinear) -> bool:
     """Whether DecoderStep runs models with weights like this one."""
     return weight.panel_width > 0

@@ -6,10 +6,14 @@ T tokens, S sequences; float32 inside, results in the dtype of the input.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
+from worker.sampling.draw import draw, keep_likeliest
+from worker.sampling.noise import uniforms
 from worker.unit_pool import StepBatch, UnitPool
 
 K, V = 0, 1  # vector kinds
@@ -96,3 +100,37 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, sliding_window: int) 
         visible &= key_pos > query_pos - sliding_window
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, v)
+
+
+def argmax(logits: Tensor) -> npt.NDArray[np.int32]:
+    return _to_host(logits.argmax(-1))
+
+
+def draw_tokens(
+    logits: Tensor,
+    temperature: npt.NDArray[np.float32],
+    top_k: npt.NDArray[np.int64],
+    top_p: npt.NDArray[np.float32],
+    min_p: npt.NDArray[np.float32],
+    seed: npt.NDArray[np.uint64],
+    index: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int32]:
+    is_random, is_filtered = temperature > 0, (top_k > 0) | (top_p < 1) | (min_p > 0)
+    device = logits.device
+    chosen = logits.argmax(-1)
+    for rows in (np.flatnonzero(is_random & ~is_filtered), np.flatnonzero(is_random & is_filtered)):
+        if not len(rows):
+            continue
+        at = torch.from_numpy(rows).to(device)
+        probs = (logits[at] / torch.from_numpy(temperature[rows]).to(device)[:, None]).softmax(-1)
+        if is_filtered[rows[0]]:
+            probs = keep_likeliest(
+                probs, *(torch.from_numpy(values[rows]).to(device) for values in (top_k, top_p, min_p))
+            )
+        chosen[at] = draw(probs, torch.from_numpy(uniforms(seed[rows], index[rows])).to(device))
+    return _to_host(chosen)
+
+
+def _to_host(tokens: Tensor) -> npt.NDArray[np.int32]:
+    ids: npt.NDArray[np.int32] = tokens.to(torch.int32).cpu().numpy()
+    return ids

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from schedcore._core import BatchPlan
 from schedcore.types import EngineRequest, TokenLogprobs
+from worker import ops
 from worker.sampling.adjust import AdjustedRow, adjust
-from worker.sampling.draw import draw, keep_likeliest
 from worker.sampling.logprobs import token_logprobs
-from worker.sampling.noise import uniforms
 from worker.sampling.request_state import Needs, RequestState, is_plain
 from worker.sampling.row_table import RowTable
 
@@ -44,14 +43,14 @@ class Sampler:
         Token ids, and log-probabilities by index into them, for requests that asked.
         """
         if not self._states:
-            return _to_host(logits.argmax(-1)), None
+            return ops.argmax(logits), None
         seqs = plan.sample_seqs
         request_ids, rows = plan.request_ids[seqs], plan.rows[seqs]
         self._table.sync(request_ids, rows, self._states)
         needs = self._table.needs[rows]
         any_needs = int(np.bitwise_or.reduce(needs)) if len(needs) else 0
         if not any_needs:
-            return _to_host(logits.argmax(-1)), None
+            return ops.argmax(logits), None
 
         num_output_tokens = plan.seq_lens[seqs] - self._table.num_prompt_tokens[rows]
         raw = None
@@ -60,13 +59,15 @@ class Sampler:
             raw = logits[torch.from_numpy(asked).to(logits.device)].log_softmax(-1)
         if any_needs & Needs.ADJUSTMENTS:
             adjust(logits, self._adjusted_rows(needs, request_ids, num_output_tokens))
-        chosen = self._choose(logits, needs, rows, num_output_tokens)
-        token_ids = _to_host(chosen)
+        if any_needs & Needs.RANDOM:
+            token_ids = ops.draw_tokens(logits, self._parameters(rows, num_output_tokens))
+        else:
+            token_ids = ops.argmax(logits)
         if any_needs & Needs.PENALTIES:
             self._remember(needs, request_ids, token_ids)
         if raw is None:
             return token_ids, None
-        return token_ids, self._logprobs(raw, chosen, asked, request_ids)
+        return token_ids, self._logprobs(raw, token_ids, asked, request_ids)
 
     def _adjusted_rows(
         self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64], num_output: npt.NDArray[np.int64]
@@ -75,37 +76,16 @@ class Sampler:
         states = [self._states[request_id] for request_id in request_ids[which].tolist()]
         return [AdjustedRow(*row) for row in zip(which.tolist(), states, num_output[which].tolist(), strict=True)]
 
-    def _choose(
-        self,
-        logits: Tensor,
-        needs: npt.NDArray[np.uint8],
-        rows: npt.NDArray[np.int32],
-        num_output_tokens: npt.NDArray[np.int64],
-    ) -> Tensor:
-        """int64 [n]: argmax, replaced where the request asked for chance."""
-        choice = needs & Needs.CHOICE
-        free, filtered = np.flatnonzero(choice == Needs.RANDOM), np.flatnonzero(choice == Needs.CHOICE)
-        for which, is_filtered in ((free, False), (filtered, True)):
-            if len(which) == len(needs):
-                return self._draw(logits, rows, num_output_tokens, is_filtered=is_filtered)
-        chosen = logits.argmax(-1)
-        for which, is_filtered in ((free, False), (filtered, True)):
-            if len(which):
-                at = torch.from_numpy(which).to(logits.device)
-                chosen[at] = self._draw(logits[at], rows[which], num_output_tokens[which], is_filtered=is_filtered)
-        return chosen
-
-    def _draw(
-        self, logits: Tensor, rows: npt.NDArray[np.int32], num_output: npt.NDArray[np.int64], *, is_filtered: bool
-    ) -> Tensor:
-        table, device = self._table, logits.device
-        temperature = torch.from_numpy(table.temperature[rows]).to(device)
-        uniform = torch.from_numpy(uniforms(table.seed[rows], num_output)).to(device)
-        probs = logits.div_(temperature[:, None]).softmax(-1)
-        if is_filtered:
-            filters = (torch.from_numpy(values[rows]).to(device) for values in (table.top_k, table.top_p, table.min_p))
-            probs = keep_likeliest(probs, *filters)
-        return draw(probs, uniform)
+    def _parameters(self, rows: npt.NDArray[np.int32], num_output_tokens: npt.NDArray[np.int64]) -> ops.DrawParameters:
+        table = self._table
+        return ops.DrawParameters(
+            table.temperature[rows],
+            table.top_k[rows],
+            table.top_p[rows],
+            table.min_p[rows],
+            table.seed[rows],
+            num_output_tokens,
+        )
 
     def _remember(self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64], token_ids: TokenIds) -> None:
         which = np.flatnonzero(needs & Needs.PENALTIES)
@@ -115,14 +95,10 @@ class Sampler:
                 history.add(token)
 
     def _logprobs(
-        self, raw: Tensor, chosen: Tensor, asked: npt.NDArray[np.int64], request_ids: npt.NDArray[np.uint64]
+        self, raw: Tensor, token_ids: TokenIds, asked: npt.NDArray[np.int64], request_ids: npt.NDArray[np.uint64]
     ) -> dict[int, TokenLogprobs]:
         states = [self._states[request_id] for request_id in request_ids[asked].tolist()]
         numbers = [state.params.num_logprobs or 0 for state in states]
-        entries = token_logprobs(raw, chosen[torch.from_numpy(asked).to(chosen.device)], numbers)
+        chosen = torch.from_numpy(token_ids[asked].astype(np.int64)).to(raw.device)
+        entries = token_logprobs(raw, chosen, numbers)
         return dict(zip(asked.tolist(), entries, strict=True))
-
-
-def _to_host(token_ids: Tensor) -> TokenIds:
-    ids: TokenIds = token_ids.to(torch.int32).cpu().numpy()
-    return ids

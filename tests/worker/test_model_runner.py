@@ -58,7 +58,7 @@ def test_seeded_requests_repeat_after_preemption(
         enable_prefix_caching=enable_prefix_caching,
     )
     assert output_tokens(run(engine, seeded_requests())) == alone
-    assert engine.stats().num_preemptions >= 2
+    assert engine.stats().num_preemptions >= 1
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -17,12 +17,10 @@ class Needs:
     """Stages of the sampler that a request passes through, as bits. Plain integers: enum's operators are slow."""
 
     RANDOM = 1  # else greedy
-    FILTER = 2  # top-k, top-p or min-p
     BIAS = 4
     MIN_TOKENS = 8
     PENALTIES = 16
     LOGPROBS = 32
-    CHOICE = RANDOM | FILTER
     ADJUSTMENTS = BIAS | MIN_TOKENS | PENALTIES
 
 
@@ -96,8 +94,6 @@ def _needs(request: EngineRequest) -> int:
     needs = 0
     if params.temperature >= MIN_TEMPERATURE:
         needs |= Needs.RANDOM
-        if params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0:
-            needs |= Needs.FILTER
     if params.logit_bias:
         needs |= Needs.BIAS
     if request.min_tokens > 0 and request.stop_token_ids:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from worker.sampling.request_state import RequestState
+from worker.sampling.request_state import Needs, RequestState
 
 UInt64Array = npt.NDArray[np.uint64]
 Int32Array = npt.NDArray[np.int32]
@@ -20,7 +20,7 @@ class RowTable:
         self.needs = np.zeros(max_num_seqs, dtype=np.uint8)
         self.num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self.seed = np.zeros(max_num_seqs, dtype=np.uint64)
-        self.temperature = np.ones(max_num_seqs, dtype=np.float32)
+        self.temperature = np.zeros(max_num_seqs, dtype=np.float32)  # 0: greedy
         self.top_p = np.ones(max_num_seqs, dtype=np.float32)
         self.top_k = np.zeros(max_num_seqs, dtype=np.int64)
         self.min_p = np.zeros(max_num_seqs, dtype=np.float32)
@@ -41,11 +41,12 @@ class RowTable:
     def _fill(self, row: int, request_id: int, state: RequestState | None) -> None:
         self._request_ids[row], self._is_filled[row] = request_id, True
         self.needs[row] = 0 if state is None else state.needs
+        self.temperature[row] = 0.0
         if state is not None:
             params = state.params
             self.num_prompt_tokens[row] = state.num_prompt_tokens
             self.seed[row] = state.seed
-            self.temperature[row] = params.temperature
+            self.temperature[row] = params.temperature if state.needs & Needs.RANDOM else 0.0
             self.top_p[row] = params.top_p
             self.top_k[row] = params.top_k
             self.min_p[row] = params.min_p

@@ -1,0 +1,140 @@
+"""Which token a row gets: against exact arithmetic, and the same in any company."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from worker import ops, ops_reference
+from worker.ops import DrawParameters
+from worker.sampling.noise import uniforms
+
+ragged = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+pytestmark = pytest.mark.usefixtures("cpu_device")
+
+FILTERS = [
+    {},
+    {"top_k": 1},
+    {"top_k": 5},
+    {"top_k": 10_000},
+    {"top_p": 0.5},
+    {"top_p": 0.9},
+    {"min_p": 0.2},
+    {"top_k": 20, "top_p": 0.8, "min_p": 0.01},
+]
+
+
+def parameters(rows: list[dict[str, Any]], seed: int = 0) -> DrawParameters:
+    def column(name: str, default: float, dtype: Any) -> Any:
+        return np.array([row.get(name, default) for row in rows], dtype=dtype)
+
+    return DrawParameters(
+        temperature=column("temperature", 1.0, np.float32),
+        top_k=column("top_k", 0, np.int64),
+        top_p=column("top_p", 1.0, np.float32),
+        min_p=column("min_p", 0.0, np.float32),
+        seed=np.arange(seed, seed + len(rows), dtype=np.uint64) * np.uint64(0x1234567),
+        index=np.arange(len(rows), dtype=np.int64) + seed,
+    )
+
+
+def select(p: DrawParameters, rows: Any) -> DrawParameters:
+    return DrawParameters(p.temperature[rows], p.top_k[rows], p.top_p[rows], p.min_p[rows], p.seed[rows], p.index[rows])
+
+
+def exact_mass(logits: torch.Tensor, p: DrawParameters, row: int) -> tuple[np.ndarray, float]:
+    """Cumulated probabilities in float64 of what the filters keep, with 0 for the rest; and how many are kept."""
+    probs = (logits[row].double() / float(p.temperature[row])).softmax(-1).numpy()
+    ranked = np.sort(probs)[::-1]
+    num_kept = max(1, int((ranked >= float(p.min_p[row]) * ranked[0] * (1 - 1e-6)).sum()))
+    if p.top_k[row] > 0:
+        num_kept = min(num_kept, int(p.top_k[row]))
+    if p.top_p[row] < 1:
+        cumulated = ranked[:num_kept].cumsum()
+        num_kept = min(num_kept, int((cumulated < float(p.top_p[row]) * cumulated[-1]).sum()) + 1)
+    kept = np.where(probs >= ranked[num_kept - 1] * (1 - 1e-6), probs, 0)
+    return kept.cumsum() / kept.sum(), kept
+
+
+def check_row(logits: torch.Tensor, p: DrawParameters, row: int, token: int) -> None:
+    cumulated, kept = exact_mass(logits, p, row)
+    assert kept[token] > 0
+    number = float(uniforms(p.seed[row : row + 1], p.index[row : row + 1])[0])
+    before = cumulated[token - 1] if token else 0.0
+    assert before - 1e-5 <= number <= cumulated[token] + 1e-5
+
+
+@ragged
+@given(
+    num_rows=st.integers(1, 9),
+    vocab_size=st.sampled_from([1, 3, 17, 255, 256, 257, 1000, 5000]),
+    spread=st.sampled_from([0.1, 1.0, 3.0]),
+    seed=st.integers(0, 10_000),
+    kind=st.sampled_from(FILTERS),
+    temperature=st.sampled_from([0.3, 1.0, 1.7]),
+)
+def test_inverts_the_cumulated_probability_of_what_is_kept(
+    num_rows: int, vocab_size: int, spread: float, seed: int, kind: dict[str, Any], temperature: float
+) -> None:
+    logits = torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * spread
+    p = parameters([{**kind, "temperature": temperature}] * num_rows, seed)
+    for row, token in enumerate(ops.draw_tokens(logits.clone(), p).tolist()):
+        check_row(logits, p, row, token)
+
+
+def test_equals_its_twin_almost_always() -> None:
+    """Except where a cumulated probability falls on the random number within rounding."""
+    logits = torch.randn(400, 700)
+    p = parameters([FILTERS[i % len(FILTERS)] for i in range(400)], seed=5)
+    columns = (p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index)
+    same = ops.draw_tokens(logits.clone(), p) == ops_reference.draw_tokens(logits.clone(), *columns)
+    assert same.mean() > 0.99
+
+
+@ragged
+@given(num_rows=st.integers(0, 40), vocab_size=st.integers(1, 1200), seed=st.integers(0, 1000))
+def test_greedy_is_the_first_of_the_largest(num_rows: int, vocab_size: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(-3, 4, (num_rows, vocab_size), generator=generator).float()  # many are equal
+    first = [row.index(max(row)) for row in logits.tolist()]
+    assert ops.argmax(logits).tolist() == first
+    assert ops.draw_tokens(logits, parameters([{"temperature": 0.0}] * num_rows)).tolist() == first
+
+
+def test_company_does_not_matter() -> None:
+    logits = torch.randn(40, 3000)
+    p = parameters([{**FILTERS[i % len(FILTERS)], "temperature": i % 5 * 0.4} for i in range(40)])
+    together = ops.draw_tokens(logits.clone(), p)
+    for row in range(40):
+        alone = ops.draw_tokens(logits[row : row + 1].clone(), select(p, slice(row, row + 1)))
+        assert alone[0] == together[row]
+
+
+def test_ties_with_the_last_one_kept_are_kept() -> None:
+    logits = torch.tensor([[3.0, 1.0, 1.0, 1.0, -2.0]]).repeat(400, 1)
+    tokens = ops.draw_tokens(logits, parameters([{"top_k": 2}] * 400))
+    assert set(tokens.tolist()) == {0, 1, 2, 3}
+
+
+def test_tokens_of_probability_zero_are_never_drawn() -> None:
+    logits = torch.full((300, 40), -float("inf"))
+    logits[:, 7] = logits[:, 31] = 0.0
+    assert set(ops.draw_tokens(logits, parameters([{}] * 300)).tolist()) == {7, 31}
+
+
+def test_nan_gives_some_token() -> None:
+    logits = torch.full((4, 300), float("nan"))
+    for kind in FILTERS:
+        tokens = ops.draw_tokens(logits.clone(), parameters([kind] * 4))
+        assert all(0 <= token < 300 for token in tokens.tolist())
+    assert all(0 <= token < 300 for token in ops.argmax(logits).tolist())
+
+
+def test_refuses_parameters_of_another_length() -> None:
+    with pytest.raises(ValueError, match="2 rows"):
+        ops.draw_tokens(torch.randn(2, 5), parameters([{}] * 3))
