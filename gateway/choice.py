@@ -61,6 +61,11 @@ class Choice:
     def is_finished(self) -> bool:
         return self.finish_reason is not None
 
+    @property
+    def scans_text(self) -> bool:
+        """It may end before the engine ends it."""
+        return self._scanner is not None
+
     def feed(self, delta: TokenDelta) -> str:
         """The text that the delta's tokens complete. REQUIRES: not finished, no error in the delta."""
         options = self._options

@@ -17,7 +17,7 @@ class DeltaStream:
     that is still open.
     """
 
-    __slots__ = ("_arrived", "_end", "_failure", "_listener", "_open", "_waiter")
+    __slots__ = ("_arrived", "_end", "_failure", "_is_patient", "_listener", "_open", "_waiter")
 
     def __init__(self, request_ids: Iterable[int], end: Callable[[int], None]) -> None:
         """`end(request_id)` tells the engine that nobody waits for that request any longer."""
@@ -27,6 +27,12 @@ class DeltaStream:
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._listener: Callable[[], None] | None = None
+        self._is_patient = False  # the reader wants to be woken at the end only
+
+    @property
+    def num_arrived(self) -> int:
+        """Deltas that the reader has not taken."""
+        return len(self._arrived)
 
     def __enter__(self) -> Self:
         return self
@@ -49,6 +55,17 @@ class DeltaStream:
                 self._waiter = None
         return arrived
 
+    async def receive_rest(self) -> list[TokenDelta]:
+        """All deltas up to the last one of every request; wakes once. Raises what `fail` was given."""
+        self._is_patient = True
+        while self._open and self._failure is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self.take()
+
     def take(self) -> list[TokenDelta]:
         """What arrived since the last call. Raises what `fail` was given, once nothing is left."""
         arrived, self._arrived = self._arrived, []
@@ -68,7 +85,7 @@ class DeltaStream:
         if delta.finish_reason is not FinishReason.NONE:
             self._open.discard(delta.request_id)
         self._arrived.append(delta)
-        return len(self._arrived) == 1
+        return not self._open if self._is_patient else len(self._arrived) == 1
 
     def wake(self) -> None:
         if self._listener is not None:

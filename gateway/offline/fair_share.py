@@ -82,6 +82,12 @@ class FairShare:
         tenant.time.forget(batch_id)
         self._update(batch.tenant)
 
+    def drop_pending(self, batch_id: str) -> None:
+        """None of its rows will start any more."""
+        batch = self._batches[batch_id]
+        batch.num_pending = 0
+        self._update(batch.tenant, batch_id)
+
     def set_weight(self, batch_id: str, weight: float) -> None:
         """A batch's share of its tenant's: twice the weight, twice the tokens."""
         self._batches[batch_id].weight = weight

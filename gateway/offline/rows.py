@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, select, update
 
 from gateway.offline import batches
 from gateway.offline.records import CheckedRow, RowResult, RowState, TokenUsage
@@ -49,13 +50,25 @@ def add(connection: Connection, batch_id: str, checked: Sequence[CheckedRow]) ->
 
 def pending(connection: Connection, batch_id: str, after_index: int, limit: int) -> list[RowPlace]:
     """In order of index."""
+    query = _pending(connection, batch_id).where(rows.c.row_index > after_index)
+    return [RowPlace(*row) for row in connection.execute(query.order_by(rows.c.row_index).limit(limit))]
+
+
+def pending_among(connection: Connection, batch_id: str, indices: Sequence[int]) -> list[RowPlace]:
+    """Those of these rows that are pending, in the order of `indices`."""
+    query = _pending(connection, batch_id)
+    found: dict[int, RowPlace] = {}
+    for start in range(0, len(indices), _MAX_VARIABLES):
+        some = query.where(rows.c.row_index.in_(indices[start : start + _MAX_VARIABLES]))
+        found |= {row.row_index: RowPlace(*row) for row in connection.execute(some)}
+    return [found[index] for index in indices if index in found]
+
+
+def _pending(connection: Connection, batch_id: str) -> Select[Any]:
     columns = rows.c
-    query = select(columns.row_index, columns.custom_id, columns.body_offset, columns.body_length).where(
-        columns.batch_sequence == batches.sequence(connection, batch_id),
-        columns.row_index > after_index,
-        columns.state == int(RowState.PENDING),
+    return select(columns.row_index, columns.custom_id, columns.body_offset, columns.body_length).where(
+        columns.batch_sequence == batches.sequence(connection, batch_id), columns.state == int(RowState.PENDING)
     )
-    return [RowPlace(*row) for row in connection.execute(query.order_by(columns.row_index).limit(limit))]
 
 
 def finish(connection: Connection, finished: Sequence[RowResult]) -> None:

@@ -329,6 +329,17 @@ class OfflineStore:
 
         return await self._read(read)
 
+    async def pending_among(
+        self, batch_id: str, indices: Sequence[int], max_bytes: int = 64 * 2**20
+    ) -> list[RowRecord]:
+        """Those of these rows that are pending, in the order of `indices`, the first ones as far as `max_bytes` go."""
+
+        def read(connection: Connection) -> list[RowRecord]:
+            path = self.path(batches.get(connection, batch_id).input_file_id)
+            return _with_bodies(path, rows.pending_among(connection, batch_id, indices), max_bytes)
+
+        return await self._read(read)
+
     async def finish_rows(self, finished: Iterable[RowResult]) -> None:
         """Commits results. Calls at about the same time share one transaction.
 

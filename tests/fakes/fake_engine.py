@@ -208,6 +208,11 @@ class FakeEngine:
     def become_ready(self) -> None:
         self._is_ready.set()
 
+    def revive(self) -> None:
+        """As a supervisor would."""
+        self._death = None
+        self.num_restarts += 1
+
     def die(self, reason: str) -> None:
         if self._death is None:
             self._death = reason

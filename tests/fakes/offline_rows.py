@@ -35,10 +35,15 @@ async def new_batch(store: OfflineStore, file_id: str, tenant: str = "", window_
 
 
 async def begun_batch(
-    store: OfflineStore, num_rows: int, bad: Sequence[int] = (), tenant: str = "", window_seconds: int = 86400
+    store: OfflineStore,
+    num_rows: int,
+    bad: Sequence[int] = (),
+    tenant: str = "",
+    window_seconds: int = 86400,
+    extra: dict[str, object] | None = None,
 ) -> BatchRecord:
     """Row i has the custom id "r<i>" and the prompt "prompt <i>"; the bad ones have failed their validation."""
-    bodies = [json.dumps({"prompt": f"prompt {i}"}).encode() for i in range(num_rows)]
+    bodies = [json.dumps({"prompt": f"prompt {i}"} | (extra or {})).encode() for i in range(num_rows)]
     file_id = await upload(store, b"\n".join(bodies), tenant)
     batch = await new_batch(store, file_id, tenant, window_seconds)
     checked, offset = [], 0

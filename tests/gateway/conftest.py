@@ -49,6 +49,12 @@ def _open_store(config: GatewayConfig) -> OfflineStore | None:
     return OfflineStore.open(Path(config.data_dir), config.database_url, quota)
 
 
+@pytest.fixture(name="make_services")
+def make_services_fixture(checkpoint: Checkpoint) -> Callable[..., Services]:
+    """make_services(engine, **GatewayConfig fields)"""
+    return lambda engine, **config: make_services(engine, checkpoint, **config)
+
+
 @pytest.fixture
 async def serve(checkpoint: Checkpoint) -> AsyncIterator[type_of_make]:
     """serve(engine, **GatewayConfig fields) -> an HTTP client of a gateway over that engine."""
