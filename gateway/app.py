@@ -13,6 +13,7 @@ from gateway.advisory_gate import advisory_gate
 from gateway.engine_client import EngineDeadError
 from gateway.exposition import Exposition
 from gateway.middleware import add_request_id, authentication, map_errors, track
+from gateway.offline.runner_service import run_rows
 from gateway.offline.service import run_offline
 from gateway.protocol.errors import UnavailableError
 from gateway.routes import routes
@@ -45,6 +46,7 @@ def create_app(services: Services, on_engine_settled: Callable[[], None] = lambd
     app.on_shutdown.append(drain)
     app.cleanup_ctx.append(run_offline)
     app.cleanup_ctx.append(_engine(on_engine_settled))
+    app.cleanup_ctx.append(run_rows)
     return app
 
 

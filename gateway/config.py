@@ -15,6 +15,8 @@ _OFFLINE_LIMITS = (
     "max_batch_rows",
     "max_stored_bytes",
     "max_pending_rows",
+    "look_ahead_rows",
+    "look_ahead_tokens",
 )
 
 
@@ -52,6 +54,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_batch_file_bytes: int = 200 * 2**20  # of a batch's input file
     max_batch_rows: int = 50_000
     max_stored_bytes: int = 64 * 2**30  # of one API key's files; more are refused
+    look_ahead_rows: int = 1024  # of batches that the engine sees; more: better prefix sharing, slower to react
+    look_ahead_tokens: int = 131_072  # of their prompts
+    max_promoted_rows: int = 64  # that run as online requests at a time, when a batch's window nears its end
     max_pending_rows: int = 1_000_000  # of one API key's batches, not yet run; more are refused
 
     def __post_init__(self) -> None:
@@ -61,7 +66,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         secrets_by_tenant(self.typing_webhook_secrets, self.api_keys)
         for name in (*_QUEUE_LIMITS, *_OFFLINE_LIMITS):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        for name in ("request_timeout_ms", "drain_timeout_ms", "max_engine_restarts"):
+        for name in ("request_timeout_ms", "drain_timeout_ms", "max_engine_restarts", "max_promoted_rows"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
         for name in (
             "body_timeout_ms",

@@ -14,6 +14,7 @@ from gateway.admission import Admission
 from gateway.advisory_metrics import AdvisoryMetrics
 from gateway.engine_client import EngineClient
 from gateway.metrics import SERVED_CLASSES, ClassMetrics, Histogram, Metrics
+from gateway.offline.offline_exposition import offline_metrics
 from schedcore.types import EngineStats, RequestClass
 
 _NO_STATS = EngineStats(
@@ -128,6 +129,7 @@ class Exposition(Collector):
         yield from self._class_metrics(stats)
         yield from self._advisory_metrics.collect()
         yield from self._responses()
+        yield from offline_metrics(self._metrics.offline)
         yield from self._vllm_metrics(stats)
 
     def _engine_metrics(self, stats: EngineStats) -> Iterator[Metric]:

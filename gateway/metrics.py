@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
+from gateway.offline.offline_metrics import OfflineMetrics
 from schedcore.types import RequestClass
 
 LATENCY_SECONDS = (
@@ -78,5 +79,6 @@ class ClassMetrics:
 
 class Metrics:
     def __init__(self) -> None:
+        self.offline = OfflineMetrics()
         self.of_class = {request_class: ClassMetrics() for request_class in SERVED_CLASSES}
         self.num_responses: Counter[tuple[str, int]] = Counter()  # (route, status)

@@ -169,6 +169,9 @@ def _add_offline_options(group: argparse._ArgumentGroup) -> None:
         ("max-batch-rows", int, "of one batch"),
         ("max-stored-bytes", size_in_bytes, "of one API key's files"),
         ("max-pending-rows", int, "of one API key's batches that wait to be run"),
+        ("look-ahead-rows", int, "of batches that the engine sees at a time; keep it below what it queues"),
+        ("look-ahead-tokens", int, "of their prompts"),
+        ("max-promoted-rows", int, "that run as online requests at a time, when a batch's window nears its end"),
     ):
         metavar = "SIZE" if kind is size_in_bytes else "N"
         text = f"{text} (default: {getattr(default, name.replace('-', '_'))})"

@@ -20,7 +20,7 @@ from typing import Any
 
 from gateway.offline.batch_feed import BatchFeed
 from gateway.offline.fair_share import FairShare, LookAhead
-from gateway.offline.offline_metrics import MAX_MARGINS, OfflineMetrics
+from gateway.offline.offline_metrics import MAX_MARGINS
 from gateway.offline.open_batch import Estimate, OpenBatch
 from gateway.offline.records import BatchRecord, BatchStatus, RowRecord, RowResult
 from gateway.offline.row_execution import NotNowError, RowRun
@@ -42,7 +42,7 @@ class OfflineRunner:
 
     def __init__(self, services: Services, store: OfflineStore, look_ahead: LookAhead, max_promoted: int) -> None:
         """max_promoted: rows that may be in the engine as online requests at a time."""
-        self.metrics = OfflineMetrics()
+        self.metrics = services.metrics.offline
         self._services = services
         self._store = store
         self._share = FairShare(look_ahead)
@@ -108,7 +108,7 @@ class OfflineRunner:
                 batch.record = record
                 if record.status is BatchStatus.CANCELLING:
                     self._stop(batch, BatchStatus.CANCELLED)
-            elif record.status in (BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING) and record.id not in self._tasks:
+            elif _is_ours(record) and record.id not in self._tasks:
                 self._begin(record.id, self._open(record))
 
     def _begin(self, batch_id: str, work: Coroutine[Any, Any, None]) -> None:
@@ -315,3 +315,9 @@ class OfflineRunner:
         metrics.num_uncommitted_rows = sum(batch.num_uncommitted for batch in batches)
         margins = [(batch.forecast.margin_seconds, batch.record.id) for batch in batches]
         metrics.margin_seconds = {batch_id: margin for margin, batch_id in heapq.nsmallest(MAX_MARGINS, margins)}
+
+
+def _is_ours(record: BatchRecord) -> bool:
+    """Not the validator's, and not being finalised."""
+    is_running = record.status is BatchStatus.IN_PROGRESS or record.status is BatchStatus.CANCELLING
+    return is_running and record.in_progress_at is not None and record.outcome is None
