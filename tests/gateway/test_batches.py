@@ -20,7 +20,9 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture
 async def client(serve: Any, tmp_path: Path) -> TestClient[Any, Any]:
-    made: TestClient[Any, Any] = await serve(FakeEngine(), data_dir=str(tmp_path / "data"), max_batch_rows=100)
+    made: TestClient[Any, Any] = await serve(
+        FakeEngine(is_ready=False), data_dir=str(tmp_path / "data"), max_batch_rows=100
+    )
     return made
 
 
@@ -139,7 +141,7 @@ async def test_file_that_may_not_run(client: TestClient[Any, Any], lines: list[b
 
 
 async def test_line_that_is_too_long_is_one_bad_line(serve: Any, tmp_path: Path) -> None:
-    client = await serve(FakeEngine(), data_dir=str(tmp_path / "data"), max_body_bytes=1000)
+    client = await serve(FakeEngine(is_ready=False), data_dir=str(tmp_path / "data"), max_body_bytes=1000)
     long = row("long", body={"user": "x" * 5000})
     batch = await submit(client, b"\n".join([row("a"), long, row("b")]))
     assert [(error["line"], error["code"]) for error in batch["errors"]["data"]] == [(2, "line_too_long")]
@@ -211,7 +213,7 @@ async def test_cancelled_while_validating(client: TestClient[Any, Any]) -> None:
 
 
 async def test_rows_beyond_the_quota_fail_the_batch(serve: Any, tmp_path: Path) -> None:
-    client = await serve(FakeEngine(), data_dir=str(tmp_path / "data"), max_pending_rows=3)
+    client = await serve(FakeEngine(is_ready=False), data_dir=str(tmp_path / "data"), max_pending_rows=3)
     await submit(client, b"\n".join(row(f"r{i}") for i in range(2)))
     batch = await submit(client, b"\n".join(row(f"r{i}") for i in range(2)))
     assert batch["status"] == "failed"
@@ -223,7 +225,7 @@ async def test_rows_beyond_the_quota_fail_the_batch(serve: Any, tmp_path: Path) 
 
 async def test_tenants_see_their_own_batches(serve: Any, tmp_path: Path) -> None:
     mine, other = ({"Authorization": f"Bearer {key}"} for key in "ab")
-    client = await serve(FakeEngine(), data_dir=str(tmp_path / "data"), api_keys=("a", "b"), headers=mine)
+    client = await serve(FakeEngine(is_ready=False), data_dir=str(tmp_path / "data"), api_keys=("a", "b"), headers=mine)
     batch = await submit(client, row())
     for method, path in (("GET", ""), ("POST", "/cancel"), ("GET", "/results")):
         response = await client.request(method, f"/v1/batches/{batch['id']}{path}", headers=other)
