@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import cast
 from urllib.parse import urlsplit
 
+_NONE: Mapping[str, str] = MappingProxyType({})
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -102,19 +104,20 @@ class HttpResponse:
 class HttpStream(asyncio.Protocol):
     """One kept-alive connection, one request at a time. Not usable any more once `is_closed`."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, headers: Mapping[str, str] = _NONE) -> None:
         self._host = host
+        self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.is_closed = False
         self._complete: asyncio.Future[None] | None = None
         self._response = HttpResponse()
 
     @classmethod
-    async def connect(cls, base_url: str) -> HttpStream:
-        """Raises OSError if nobody listens there."""
+    async def connect(cls, base_url: str, headers: Mapping[str, str] = _NONE) -> HttpStream:
+        """`headers` go with every request. Raises OSError if nobody listens there."""
         address = urlsplit(base_url)
         loop = asyncio.get_running_loop()
         _, stream = await loop.create_connection(
-            lambda: cls(address.netloc), address.hostname or "", address.port or 80
+            lambda: cls(address.netloc, headers), address.hostname or "", address.port or 80
         )
         return stream
 
@@ -127,7 +130,7 @@ class HttpStream(asyncio.Protocol):
             raise ConnectionError("connection is closed or in use")
         self._response = HttpResponse()
         self._complete = asyncio.get_running_loop().create_future()
-        head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n{self._headers}"
         self._transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         try:
             await self._complete
