@@ -14,6 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.advisory_budget import AdvisoryBudgets, AdvisoryRefusal, RefusalReason
 from gateway.config import GatewayConfig
+from gateway.middleware import CLIENT_GONE
 from gateway.protocol.errors import ApiError, TooManyAdvisoriesError
 from gateway.services import SERVICES
 from gateway.tenants import Tenants
@@ -52,7 +53,7 @@ async def _refuse(request: web.Request, refusal: AdvisoryRefusal, body: bytes) -
         refused["dropped"] += 1
         if request.transport is not None:
             request.transport.abort()
-        raise ConnectionResetError("More refusals are under way than are worth an answer.")
+        return web.Response(status=CLIENT_GONE)
     refused[refusal.reason] += 1
     if refusal.delay_seconds:
         await asyncio.sleep(refusal.delay_seconds)
