@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from alembic import command
+from alembic import command, util
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url, text
 from sqlalchemy.engine import URL
@@ -22,6 +23,7 @@ from gateway.protocol.errors import ApiError, StorageFullError, UnavailableError
 
 _BUSY_SECONDS = 30.0  # another program looks at the SQLite file
 _LOCK_KEY = 0x686F636B6574  # of the PostgreSQL advisory lock: one gateway per database
+_LOCK_SECONDS = 5.0  # a server needs a moment to see that a gateway was killed
 _DISK_FULL = "53100"  # PostgreSQL's error code
 
 
@@ -56,6 +58,9 @@ class Database:
                 self._lock()
             with self.writing() as connection:
                 _migrate(connection)
+        except util.CommandError as error:
+            self.close()
+            raise StoreOpenError(f"the database {self.name} was written by a newer version: {error}") from None
         except (exc.SQLAlchemyError, ApiError, ImportError) as error:
             self.close()
             reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
@@ -84,9 +89,12 @@ class Database:
     def _lock(self) -> None:
         """Held as long as the connection is."""
         self._holder = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        if not self._holder.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK_KEY}):
-            self.close()
-            raise StoreOpenError(f"another gateway uses the database {self.name}: give each one of its own")
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not self._holder.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK_KEY}):
+            if time.monotonic() > deadline:
+                self.close()
+                raise StoreOpenError(f"another gateway uses the database {self.name}: give each one of its own")
+            time.sleep(_LOCK_SECONDS / 50)
 
 
 def _engine(url: URL) -> Engine:
