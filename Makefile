@@ -11,7 +11,7 @@ CPP_FILES = $(shell find cpp kernels tests/cpp -name '*.h' -o -name '*.cpp' -o -
 PY_DIRS := gateway schedcore worker client bench tests
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core test-gpu check bench bench-gpu format build clean
+.PHONY: help serve test test-core test-gpu test-kills check bench bench-gpu format build clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -29,6 +29,9 @@ test-core: $(VENV)/.built ## the core's C++ tests under ASan and UBSan
 	  -DHOCKET_BUILD_CORE=OFF -DHOCKET_BUILD_KERNELS=OFF -DHOCKET_BUILD_TESTS=ON -DHOCKET_SANITIZE=ON >/dev/null
 	@$(BIN)/cmake --build build/sanitize
 	@$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+
+test-kills: $(VENV)/.dev ## a batch of 2,000 rows, its server killed at ten moments
+	HOCKET_TEST_KILL_ROWS=2000 HOCKET_TEST_KILLS=10 $(BIN)/python -m pytest -q tests/end_to_end/test_batch_kills.py
 
 test-gpu: $(VENV)/.dev ## what needs a CUDA device
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)
