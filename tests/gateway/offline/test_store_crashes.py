@@ -169,7 +169,7 @@ class World:
         assert sizes == {record.id: record.num_bytes for record in records}
 
 
-async def live(path: Path, url: str | None, history: list[tuple[Any, ...]]) -> None:
+async def check_history(path: Path, url: str | None, history: list[tuple[Any, ...]]) -> None:
     world = World(path, url)
     try:
         for name, *arguments in history:
@@ -187,7 +187,7 @@ def test_a_store_is_its_twin_whatever_crashes(
     new_url: Callable[[], str | None], history: list[tuple[Any, ...]]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(live(Path(folder), new_url(), history))
+        asyncio.run(check_history(Path(folder), new_url(), history))
 
 
 KILLED = """
