@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -177,6 +178,8 @@ class _Server:
     def _on_engine_settled(self) -> None:
         engine = self._services.engine
         if engine.is_alive:
+            gc.collect()
+            gc.freeze()  # what lives until the end need not be looked at again and again, while tokens wait
             self._greet()
         else:
             self._status = _complain(engine.death or "the engine failed", _FAILED)
