@@ -37,22 +37,31 @@ def read_completion(trace: RequestTrace, response: HttpResponse, num_expected: i
 
 
 def read_events(trace: RequestTrace, events: Sequence[TimedEvent]) -> None:
-    """JSON is parsed where an event may be something else than a token; the many in between are."""
+    """JSON is parsed where an event may be something else than a token; the many in between are.
+
+    Where no chunk carries a token, because all tokens are silent ones, the last chunk with a choice stands for them.
+    """
     middle = range(_READ_FIRST, max(_READ_FIRST, len(events) - _READ_LAST))
+    end: float | None = None
     for i, (time, event) in enumerate(events):
-        if i in middle or _read_chunk(trace, orjson.loads(event[5:])):
+        choices = () if i in middle else _read_chunk(trace, orjson.loads(event[5:]))
+        if i in middle or any(map(_may_carry_token, choices)):
             trace.chunk_times.append(time)
+        elif choices:
+            end = time
+    if end is not None and not trace.chunk_times:
+        trace.chunk_times.append(end)
     del trace.chunk_times[trace.num_output_tokens :]
 
 
-def _read_chunk(trace: RequestTrace, chunk: dict[str, Any]) -> bool:
-    """Takes usage and error; whether the chunk may carry a token."""
+def _read_chunk(trace: RequestTrace, chunk: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    """Takes usage and error; the chunk's choices."""
     if "error" in chunk:
         trace.error = f"error event: {chunk['error']}"
     if usage := chunk.get("usage"):
         trace.num_prompt_tokens = usage["prompt_tokens"]
         trace.num_output_tokens = usage["completion_tokens"]
-    return any(_may_carry_token(choice) for choice in chunk.get("choices") or ())
+    return chunk.get("choices") or ()
 
 
 def _may_carry_token(choice: dict[str, Any]) -> bool:

@@ -20,9 +20,15 @@ TIMEOUT_SECONDS = 600.0  # of one request
 class LoadClient:
     """Use as an async context manager. Traces are complete when `send` or one of the loops below returns."""
 
-    def __init__(self, base_url: str, on_finish: Progress = lambda trace: None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        on_finish: Progress = lambda trace: None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         self._base_url = base_url.rstrip("/")
         self._on_finish = on_finish
+        self._timeout_seconds = timeout_seconds
         self._idle: list[HttpStream] = []
         self._unread: list[tuple[RequestTrace, HttpResponse, bytes]] = []
 
@@ -53,7 +59,7 @@ class LoadClient:
         """As `send`, but what came is read later, by `read_all`: first the next request goes out."""
         trace = RequestTrace(time.perf_counter() if arrival is None else arrival)
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
+            async with asyncio.timeout(self._timeout_seconds):
                 response = await self._request("POST", path, body)
         except (TimeoutError, OSError, ValueError) as error:
             trace.error = f"{type(error).__name__}: {error}"
