@@ -39,10 +39,23 @@ class ServerFacts(msgspec.Struct, frozen=True):
     loaded_rss_bytes: int  # all processes, after the last cell
 
 
+class ReadLimit(msgspec.Struct, frozen=True):
+    """What reading the weights once per token allows where they fit no cache."""
+
+    bytes_per_second: float  # measured in the same run, all cores (read_bandwidth.py)
+    weight_bytes: int  # read per decode step
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of one request alone."""
+        return ratio(self.bytes_per_second, self.weight_bytes)
+
+
 class ModelResult(msgspec.Struct, frozen=True):
     model: str
     prompt_len: int
     output_len: int
+    limit: ReadLimit
     servers: list[ServerFacts]
     cells: list[Cell]
 
@@ -135,6 +148,17 @@ def ratio_rows(cells: Sequence[Cell], ours: str, peer: str) -> list[list[str]]:
     return rows
 
 
+def limit_lines(limit: ReadLimit, cells: Sequence[Cell]) -> list[str]:
+    """What of the limit one request alone reaches, per server."""
+    most = limit.tokens_per_second
+    lines = [
+        f"limit at c=1: {limit.bytes_per_second / 1e9:.1f} GB/s over {limit.weight_bytes / 1e6:.0f} MB of weights = "
+        f"{most:.0f} tokens/s, if no cache holds them"
+    ]
+    alone = [cell for cell in cells if cell.concurrency == 1]
+    return lines + [f"{cell.server}: {ratio(cell.report.output_tokens_per_second, most):.0%} of it" for cell in alone]
+
+
 def describe(result: ModelResult) -> str:
     """The tables of one model, Markdown. Latencies in milliseconds."""
     cells = result.median_cells()
@@ -149,6 +173,7 @@ def describe(result: ModelResult) -> str:
     if len(names) == 2:
         header = ("better by", "c", "tokens/s", "TTFT p50", "ITL p50")
         parts += ["", render(header, ratio_rows(cells, *names))]
+    parts += ["", *limit_lines(result.limit, cells)]
     problems = {message for cell in result.cells for message in cell.report.errors}
     parts += [f"error: {message}" for message in sorted(problems)]
     return "\n".join(parts)

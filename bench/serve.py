@@ -12,35 +12,28 @@ What the columns mean: docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import os
-import shlex
-import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
+import contestants
 import msgspec
 import results
 import uvloop
 from cpu_use import CpuUse, read_cpu_use
 from load_client import LoadClient, closed_loop
 from load_report import summarize
-from random_model import SHAPES, ensure_checkpoint
+from read_bandwidth import read_bandwidth
 from request_trace import RequestTrace
 from server_process import ServerProcess
 from step_time import read_step_time
+from weight_bytes import streamed_weight_bytes
 from workload import Workload, fitted_workload
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench" / "results"
-MODELS = ROOT / "models"
-DEMO_MODEL = ROOT / "worker" / "demo_model"
-OURS = "hocket"
-OUR_COMMAND = f"{shlex.quote(str(Path(sys.executable).with_name('hocket')))} serve {{model}} --port {{port}}"
 MIN_REQUESTS = 8
 WARM_UP_TOKENS = 16
 MAX_TRIES = 10  # of a cell that others disturb
@@ -127,26 +120,13 @@ def measure_model(folder: Path, servers: Sequence[ServerProcess], arguments: arg
 
 def benchmark_model(folder: Path, commands: dict[str, str], arguments: argparse.Namespace) -> results.ModelResult:
     """Starts the servers one after the other, measures them in turns, and stops them."""
-    with contextlib.ExitStack() as running:
-        servers = []
-        for name, command in commands.items():
-            print(f"{folder.name}: starting {name}", file=sys.stderr)
-            log = RESULTS / f"{folder.name}-{name}.log"
-            servers.append(running.enter_context(ServerProcess(name, command, shlex.quote(str(folder)), log)))
+    limit = results.ReadLimit(read_bandwidth(os.cpu_count() or 1), streamed_weight_bytes(folder))
+    with contestants.running(folder, commands) as servers:
         idle_rss = [server.rss_bytes() for server in servers]
         cells = measure_model(folder, servers, arguments)
-        facts = [
-            results.ServerFacts(server.name, server.command, server.startup_seconds, idle, server.rss_bytes())
-            for server, idle in zip(servers, idle_rss, strict=True)
-        ]
+        facts = contestants.facts(servers, idle_rss)
     workload = fitted_workload(folder, arguments.input_len, arguments.output_len)
-    return results.ModelResult(folder.name, workload.prompt_len, workload.output_len, facts, cells)
-
-
-def model_folder(name: str) -> Path:
-    if name == "demo":
-        return DEMO_MODEL
-    return ensure_checkpoint(name, MODELS) if name in SHAPES else Path(name).resolve()
+    return results.ModelResult(folder.name, workload.prompt_len, workload.output_len, limit, facts, cells)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -164,29 +144,20 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--max-noise", type=float, default=math.inf, help="cores used by others above which a cell is measured again"
     )
-    parser.add_argument("--server-command", default=OUR_COMMAND, help="shell command with {model} and {port}")
-    parser.add_argument("--peer", default="peer", help="what to call the peer")
-    parser.add_argument("--peer-command", help="shell command with {model} and {port}")
-    parser.add_argument("--peer-only", action="store_true", help="measure the peer without our server")
-    arguments = parser.parse_args()
-    if arguments.peer_only and not arguments.peer_command:
-        parser.error("--peer-only needs --peer-command")
-    return arguments
+    contestants.add_server_options(parser)
+    return parser.parse_args()
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped then, too
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell start with it ignored
+    contestants.prepare_process()
     arguments = parse_arguments()
-    commands = {} if arguments.peer_only else {OURS: arguments.server_command}
-    if arguments.peer_command:
-        commands[arguments.peer] = arguments.peer_command
+    commands = contestants.commands(arguments)
     date, machine, models = results.now(), results.this_machine(), []
     print(f"{machine.cpu}, {machine.num_cores} cores, load {machine.load_average:.2f}, commit {results.commit()}")
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    output = RESULTS / f"serve-{date.replace(':', '')}.json"
+    contestants.RESULTS.mkdir(parents=True, exist_ok=True)
+    output = contestants.RESULTS / f"serve-{date.replace(':', '')}.json"
     for name in arguments.models:
-        models.append(benchmark_model(model_folder(name), commands, arguments))
+        models.append(benchmark_model(contestants.model_folder(name), commands, arguments))
         print(f"\n{results.describe(models[-1])}\n")
         document = results.Results(date, results.commit(), machine, models)
         output.write_bytes(msgspec.json.format(msgspec.json.encode(document)))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import orjson
 
@@ -26,8 +29,8 @@ class Workload:
         draw = random.Random(f"{self.seed}:{index}")
         return draw.choices(range(self.vocab_size), k=self.prompt_len)
 
-    def body(self, index: int, model: str) -> bytes:
-        """The JSON body of a streaming request to /v1/completions."""
+    def body(self, index: int, model: str, fields: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+        """The JSON body of a streaming request to /v1/completions, with these fields besides."""
         return orjson.dumps(
             {
                 "model": model,
@@ -37,6 +40,7 @@ class Workload:
                 "ignore_eos": True,
                 "stream": True,
                 "stream_options": {"include_usage": True},
+                **fields,
             }
         )
 

@@ -6,11 +6,12 @@ import time
 from typing import Any
 
 import pytest
-from load_client import LoadClient, closed_loop, open_loop
+from load_client import LoadClient, closed_loop, kept_in_flight, open_loop
 from request_trace import RequestTrace
 from workload import Workload
 
 from fakes.completions_server import CompletionsServer, running
+from fakes.eventually import eventually
 
 WORKLOAD = Workload(prompt_len=5, output_len=6, vocab_size=100)
 BODIES = [WORKLOAD.body(i, "fake-model") for i in range(12)]
@@ -96,3 +97,15 @@ async def test_open_loop_counts_from_the_due_time_even_if_the_client_is_late() -
         (trace,) = await open_loop(client, BODIES[:1], [-5.0])
     assert trace.arrival < before
     assert trace.ttft > 4.9
+
+
+async def test_work_kept_in_flight_behind_ends_with_what_is_in_front() -> None:
+    server = CompletionsServer()
+    async with running(server) as url, LoadClient(url) as client:
+        async with kept_in_flight(client, (WORKLOAD.body(i, "fake-model") for i in range(10**6)), 3) as traces:
+            await eventually(lambda: len(traces) >= 10)
+        num_ended = len(traces)
+        assert not (await client.send(BODIES[0])).error
+    assert num_ended >= 10
+    assert len(traces) == num_ended
+    assert not any(trace.error for trace in traces)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from load_report import Distribution, LoadReport
-from results import Cell, ModelResult, ServerFacts, describe, ratio_rows
+from results import Cell, ModelResult, ReadLimit, ServerFacts, describe, ratio_rows
 from step_time import StepTime
 from table import render
 
@@ -20,7 +20,7 @@ def cell(server: str, concurrency: int, speed: float, ttft_ms: float = 10.0, err
 def model_result(cells: list[Cell]) -> ModelResult:
     names = dict.fromkeys(cell.server for cell in cells)
     servers = [ServerFacts(name, f"serve {name}", 2.5, 400_000_000, 500_000_000) for name in names]
-    return ModelResult("tiny", 128, 64, servers, cells)
+    return ModelResult("tiny", 128, 64, ReadLimit(80e9, 200_000_000), servers, cells)
 
 
 def test_repeated_cells_are_shown_by_their_median() -> None:
@@ -46,6 +46,8 @@ def test_description_has_a_row_per_cell_and_names_errors() -> None:
     assert ["peer", "1", "200", "10.0", "10.0", "10.0", "10.0", "-", "-", "-", "2%", "2"] in rows
     assert "started in 2.5 s, resident memory 400 MB idle, 500 MB after the load" in text
     assert "error: boom" in text
+    assert "limit at c=1: 80.0 GB/s over 200 MB of weights = 400 tokens/s" in text
+    assert "ours: 75% of it" in text
 
 
 def test_results_survive_json() -> None:
