@@ -8,6 +8,8 @@ from gateway.detokenize import Detokenizer
 from gateway.stop_strings import StopScanner, StopStrings
 from schedcore.types import FinishReason, TokenDelta, TokenLogprobs
 
+_NONE = FinishReason.NONE  # looked up once: this runs per token
+
 
 @dataclass(frozen=True, slots=True)
 class ChoiceOptions:
@@ -80,7 +82,7 @@ class Choice:
             self._logprobs += delta.logprobs
         if options.keeps_token_ids:
             self._token_ids += token_ids
-        if delta.finish_reason is FinishReason.NONE:
+        if delta.finish_reason is _NONE:
             return self._detokenizer.add(token_ids) if self._scanner is None else self._scan(delta)
         return self._finish(delta)
 

@@ -9,12 +9,14 @@ from typing import Self
 
 from schedcore.types import EngineError, ErrorCode, FinishReason, TokenDelta
 
+_NONE = FinishReason.NONE  # looked up once: this runs per token
+
 
 class DeltaStream:
     """One reader, many requests. Deltas that arrive while the reader is busy are handed over together.
 
-    The reader waits in receive(), or is called by listen() and takes. A context manager: leaving it ends every request
-    that is still open.
+    The reader waits in receive(), or is called by feed(). A context manager: leaving it ends every request that is
+    still open.
     """
 
     __slots__ = ("_arrived", "_end", "_failure", "_is_patient", "_listener", "_open", "_waiter")
@@ -47,7 +49,7 @@ class DeltaStream:
 
         Raises what `fail` was given.
         """
-        while not (arrived := self.take()) and self._open:
+        while not (arrived := self._take()) and self._open:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -64,25 +66,37 @@ class DeltaStream:
                 await self._waiter
             finally:
                 self._waiter = None
-        return self.take()
+        return self._take()
 
-    def take(self) -> list[TokenDelta]:
-        """What arrived since the last call. Raises what `fail` was given, once nothing is left."""
-        arrived, self._arrived = self._arrived, []
-        if not arrived and self._failure is not None:
-            raise self._failure
-        return arrived
+    async def feed(self, consumer: Callable[[list[TokenDelta]], bool]) -> None:
+        """`consumer` gets what arrives, from within the engine client, until it returns True or all is final.
 
-    def listen(self, listener: Callable[[], None] | None) -> None:
-        """`listener` is called, out of the engine client, each time there is something to take; it must not raise.
-
-        It saves the turns of the event loop that waking a task takes. None: nobody listens any longer.
+        That saves the turns of the event loop that waking a task takes. Raises what `fail` was given, or the consumer
+        raised.
         """
-        self._listener = listener
+        end = asyncio.get_running_loop().create_future()
+
+        def hand_on() -> None:  # called again from within the consumer if that calls `fail`
+            try:
+                while not end.done() and (arrived := self._take()):
+                    if consumer(arrived) and not end.done():
+                        end.set_result(None)
+            except Exception as error:
+                if not end.done():
+                    end.set_exception(error)
+            if not self._open and not end.done():
+                end.set_result(None)
+
+        self._listener = hand_on
+        try:
+            hand_on()
+            await end
+        finally:
+            self._listener = None
 
     def push(self, delta: TokenDelta) -> bool:
         """Called by the engine client, in order; at most one final delta per request. True: wake() is due."""
-        if delta.finish_reason is not FinishReason.NONE:
+        if delta.finish_reason is not _NONE:
             self._open.discard(delta.request_id)
         self._arrived.append(delta)
         return not self._open if self._is_patient else len(self._arrived) == 1
@@ -107,6 +121,13 @@ class DeltaStream:
     def close(self) -> None:
         for request_id in list(self._open):
             self.end(request_id)
+
+    def _take(self) -> list[TokenDelta]:
+        """What arrived since the last call. Raises what `fail` was given, once nothing is left."""
+        arrived, self._arrived = self._arrived, []
+        if not arrived and self._failure is not None:
+            raise self._failure
+        return arrived
 
 
 class DeltaRouter:
@@ -133,7 +154,7 @@ class DeltaRouter:
         streams = self._streams
         woken: list[DeltaStream] = []
         for delta in deltas:
-            if delta.finish_reason is FinishReason.NONE:
+            if delta.finish_reason is _NONE:
                 stream = streams.get(delta.request_id)
             else:
                 stream = streams.pop(delta.request_id, None)

@@ -18,6 +18,8 @@ from gateway.services import Services
 from gateway.session_table import Notice
 from schedcore.types import FinishReason, TokenDelta
 
+_ERROR, _ABORT = FinishReason.ERROR, FinishReason.ABORT  # looked up once: this runs per token
+
 
 class Generation:
     """A context manager: entering asks admission and submits, leaving ends whatever is still open.
@@ -97,13 +99,12 @@ class Generation:
         """At least one delta; none when every request has had its last. Raises ApiError if the generation failed."""
         return await self._stream.receive()
 
-    def listen(self, listener: Callable[[], None] | None) -> None:
-        """Instead of receive(): `listener` is called when there is something to take."""
-        self._stream.listen(listener)
+    async def feed(self, consumer: Callable[[list[TokenDelta]], bool]) -> None:
+        """Instead of receive(): `consumer` gets what arrives at once, until it returns True or the generation is done.
 
-    def take(self) -> list[TokenDelta]:
-        """What has arrived. Raises ApiError if the generation failed."""
-        return self._stream.take()
+        Raises ApiError if the generation failed, and what the consumer raises.
+        """
+        await self._stream.feed(consumer)
 
     def absorb(self, deltas: list[TokenDelta]) -> ItemsView[Choice, str]:
         """Each choice that got tokens, once, with the text they complete (possibly none)."""
@@ -111,9 +112,9 @@ class Generation:
         pieces: dict[Choice, str] = {}
         for delta in deltas:
             choice = self.choices[delta.request_id - self._first_id]
-            if choice.is_finished:
+            if choice.finish_reason is not None:
                 continue
-            if delta.finish_reason is FinishReason.ERROR or delta.finish_reason is FinishReason.ABORT:
+            if delta.finish_reason is _ERROR or delta.finish_reason is _ABORT:
                 self.fail(from_engine(delta.error))
                 break
             text = self._feed(choice, delta, now)
@@ -139,7 +140,7 @@ class Generation:
         num_before = choice.num_tokens
         text = choice.feed(delta)
         self._record(choice, choice.num_tokens - num_before, now)
-        if choice.is_finished:
+        if choice.finish_reason is not None:
             self._finish(choice, delta.request_id, now)
         return text
 
@@ -184,7 +185,11 @@ class Generation:
     async def texts(self) -> list[str]:
         """Runs to the end; the whole text of each choice. Raises ApiError if the generation failed."""
         parts: list[list[str]] = [[] for _ in self.choices]
-        while not self.is_done:
-            for choice, text in self.absorb(await self.receive()):
+
+        def collect(deltas: list[TokenDelta]) -> bool:
+            for choice, text in self.absorb(deltas):
                 parts[choice.index].append(text)
+            return self.is_done
+
+        await self.feed(collect)
         return ["".join(texts) for texts in parts]

@@ -54,7 +54,7 @@ async def _stream(request: web.Request, response: web.StreamResponse, generation
     await response.write(data)
     connection = _Connection(request, response, generation, chunks)
     while not generation.is_done:
-        await connection.feed()
+        await generation.feed(connection.pass_on)
         await _drain(request)
 
 
@@ -75,30 +75,12 @@ class _Connection:
         self._protocol = request.protocol
         self._is_chunked = "Transfer-Encoding" in response.headers  # HTTP/1.1
         self._generation, self._chunks = generation, chunks
-        self._end: asyncio.Future[None]
 
-    async def feed(self) -> None:
-        """Returns when the generation is done or the client is behind. Raises ApiError if the generation failed."""
-        self._end = asyncio.get_running_loop().create_future()
-        self._generation.listen(self._pass_on)
-        try:
-            self._pass_on()  # what has arrived since somebody listened
-            await self._end
-        finally:
-            self._generation.listen(None)
-
-    def _pass_on(self) -> None:
-        """Called again from within itself if a delta says that its request has failed."""
-        try:
-            while not self._end.done() and (deltas := self._generation.take()):
-                if data := _events(self._generation, self._chunks, deltas):
-                    self._write(data)
-        except Exception as error:
-            if not self._end.done():
-                self._end.set_exception(error)
-            return
-        if (self._generation.is_done or self._protocol.writing_paused) and not self._end.done():
-            self._end.set_result(None)
+    def pass_on(self, deltas: list[TokenDelta]) -> bool:
+        """True if it is enough for now: the generation is done, or the client is behind."""
+        if data := _events(self._generation, self._chunks, deltas):
+            self._write(data)
+        return self._generation.is_done or self._protocol.writing_paused
 
     def _write(self, data: bytes) -> None:
         transport = self._protocol.transport

@@ -86,3 +86,58 @@ async def test_failure_comes_after_what_has_arrived() -> None:
         assert len(await stream.receive()) == 1
         with pytest.raises(RuntimeError, match="first"):
             await stream.receive()
+
+
+async def test_a_consumer_is_called_once_for_all_that_comes_together_and_without_a_turn_of_the_loop() -> None:
+    router = DeltaRouter(lambda request_id: None)
+    seen: list[list[int]] = []
+    with router.open([1, 2]) as stream:
+        router.dispatch([token(1)])
+        feeding = asyncio.create_task(stream.feed(lambda deltas: seen.append([d.request_id for d in deltas]) or False))
+        await asyncio.sleep(0)
+        assert seen == [[1]]  # what was there before
+        router.dispatch([token(2), token(1), token(2)])
+        assert seen == [[1], [2, 1, 2]]
+        router.dispatch([token(1, FinishReason.STOP), token(2, FinishReason.STOP)])
+        await feeding
+    assert seen == [[1], [2, 1, 2], [1, 2]]
+
+
+async def test_a_consumer_that_has_enough_is_not_called_and_misses_nothing() -> None:
+    router = DeltaRouter(lambda request_id: None)
+    seen: list[int] = []
+
+    def one_batch(deltas: list[TokenDelta]) -> bool:
+        seen.append(len(deltas))
+        return True
+
+    with router.open([1]) as stream:
+        feeding = asyncio.create_task(stream.feed(one_batch))
+        await asyncio.sleep(0)
+        router.dispatch([token(1)])
+        router.dispatch([token(1), token(1)])
+        assert seen == [1]
+        await feeding
+        await stream.feed(one_batch)
+    assert seen == [1, 2]
+
+
+async def test_what_a_consumer_raises_and_what_fails_ends_the_feeding_only() -> None:
+    router = DeltaRouter(lambda request_id: None)
+    with router.open([1]) as stream, router.open([2]) as other:
+
+        def refuse(deltas: list[TokenDelta]) -> bool:
+            raise ValueError("not this")
+
+        feeding = asyncio.create_task(stream.feed(refuse))
+        await asyncio.sleep(0)
+        router.dispatch([token(1), token(2)])
+        assert len(await other.receive()) == 1
+        with pytest.raises(ValueError, match="not this"):
+            await feeding
+
+        feeding = asyncio.create_task(stream.feed(lambda deltas: stream.fail(RuntimeError("failed")) or False))
+        await asyncio.sleep(0)
+        router.dispatch([token(1)])
+        with pytest.raises(RuntimeError, match="failed"):
+            await feeding
