@@ -13,14 +13,28 @@ from gateway.protocol.advisories import AdvisoryRequest
 from gateway.protocol.chat import Message
 from gateway.protocol.errors import InvalidRequestError
 from gateway.tokenize import Tokenizer
+from schedcore.types import EngineInfo
 
 _MARK = "\ue000\uf8ff"  # private use: no template looks for it, no text is likely to hold it
 
 
-async def draft_token_ids(template: ChatTemplate, tokenizer: Tokenizer, request: AdvisoryRequest) -> list[int]:
-    """Raises InvalidRequestError where the template refuses the messages."""
-    text = draft_text(template, request)
-    return await tokenizer.encode_prefix(text, bool(request.add_special_tokens))
+async def draft_token_ids(
+    template: ChatTemplate | None, tokenizer: Tokenizer, request: AdvisoryRequest, info: EngineInfo
+) -> list[int]:
+    """Raises InvalidRequestError where there is no template, or it refuses the messages."""
+    if isinstance(request.prompt, list):
+        if max(request.prompt) >= info.vocab_size:
+            raise InvalidRequestError(f"The vocabulary has only {info.vocab_size} tokens.", param="prompt")
+        return request.prompt
+    if request.prompt is not None:
+        return await tokenizer.encode_prefix(request.prompt, request.add_special_tokens is not False)
+    if template is None:
+        raise InvalidRequestError(
+            "This model has no chat template: give 'prompt' instead of 'messages'.",
+            param="messages",
+            code="no_chat_template",
+        )
+    return await tokenizer.encode_prefix(draft_text(template, request), bool(request.add_special_tokens))
 
 
 def draft_text(template: ChatTemplate, request: AdvisoryRequest) -> str:

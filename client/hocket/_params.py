@@ -59,13 +59,14 @@ class AdvisoryParams(TypedDict, total=False):
     """`eta_ms`: the request comes no earlier; `lease_ms`: how long to hold its cache.
 
     `messages` and `draft`: what the next prompt will begin with, the draft being the user's unfinished message; then
-    the server computes what is missing of it.
+    the server computes what is missing of it. `prompt` is the same for completions.
     """
 
     eta_ms: float | None
     lease_ms: float | None
     messages: Messages | None
     draft: str | None
+    prompt: str | Sequence[int] | None
     model: str | None
     cache_salt: str | None
 

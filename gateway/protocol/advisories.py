@@ -10,7 +10,7 @@ from msgspec import Meta
 from gateway.protocol.chat import ChatRequest, Message, check_messages
 from gateway.protocol.decode import decode_json
 from gateway.protocol.errors import InvalidRequestError
-from gateway.protocol.generation import Name
+from gateway.protocol.generation import Name, TokenId
 
 SessionId = Annotated[str, Meta(min_length=1, max_length=512)]
 Outcome = Literal["accepted", "clipped", "deferred", "rejected", "missing"]
@@ -24,14 +24,15 @@ class AdvisoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     messages: list[Message] | None = None  # the conversation before the draft
     draft: str | None = None  # of the next user message, as far as it is written
+    prompt: str | list[TokenId] | None = None  # the beginning of the next prompt, for /v1/completions
     model: str | None = None
     cache_salt: Name | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    add_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None  # default: as the routes that the prompt is for
 
     @property
     def has_text(self) -> bool:
-        return self.event != "cancel" and (bool(self.messages) or bool(self.draft))
+        return self.event != "cancel" and bool(self.messages or self.draft or self.prompt)
 
     def as_chat(self, messages: list[Message]) -> ChatRequest:
         return ChatRequest(
@@ -51,6 +52,8 @@ def decode_advisory(body: bytes) -> AdvisoryRequest:
 
 def check_advisory(request: AdvisoryRequest) -> None:
     """Raises InvalidRequestError."""
+    if request.prompt is not None and request.messages is not None:
+        raise InvalidRequestError("Give either 'prompt' or 'messages'.", param="prompt")
     if request.draft is not None and request.messages is None:
         raise InvalidRequestError(
             "'draft' needs 'messages', the conversation before it; [] at its beginning.",

@@ -40,18 +40,10 @@ async def advise(services: Services, tenant: str, session_id: str, advisory: Adv
     key = SessionKey(tenant, cache_salt(tenant, advisory.cache_salt), session_id)
     if advisory.event == "cancel":
         return await services.advisor.cancel(key)
-    template = services.template
-    if advisory.has_text and template is None:
-        raise InvalidRequestError(
-            "This model has no chat template: leave 'messages' and 'draft' out.",
-            param="messages",
-            code="no_chat_template",
-        )
 
     async def tokens() -> list[int]:
-        assert template is not None
-        ids = await draft_token_ids(template, services.tokenizer, advisory)
-        return ids[: services.ready_engine().max_model_len]
+        info = services.ready_engine()
+        return (await draft_token_ids(services.template, services.tokenizer, advisory, info))[: info.max_model_len]
 
     event = AdvisoryEvent(advisory.event)
     return await services.advisor.announce(

@@ -84,6 +84,8 @@ async def test_an_advisory_without_a_session_is_an_error(serve: Any) -> None:
         ({"draft": "Hel"}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"session_id": ""}, "session_id"),
+        ({"prompt": "a", "messages": []}, "prompt"),
+        ({"prompt": [10**6]}, "prompt"),
         ({"model": "gpt-9"}, "model"),
     ],
 )
@@ -160,6 +162,16 @@ async def test_a_draft_goes_to_the_engine_as_tokens_without_the_end_of_the_turn(
     ids = engine.advisories[-1].draft_token_ids
     whole = [257, *tokens_of("Hi"), 256, 258, *tokens_of("Yes?"), 256, 257, *tokens_of("Tell me more ")]
     assert ids == whole
+
+
+@pytest.mark.parametrize(("prompt", "ids"), [([1, 2, 3], [1, 2, 3]), ("Once upon", tokens_of("Once "))])
+async def test_completions_announce_the_beginning_of_their_prompt(
+    serve: Any, without_template: Any, prompt: Any, ids: list[int]
+) -> None:
+    engine = FakeEngine()
+    client = await serve(engine, checkpoint=without_template)
+    assert (await advise(client, prompt=prompt))[1]["outcome"] == "accepted"
+    assert engine.advisories[-1].draft_token_ids == ids
 
 
 async def test_messages_without_a_chat_template_are_refused(serve: Any, without_template: Any) -> None:

@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from fakes.byte_tokenizer import CHAT_TEMPLATE, byte_tokenizer
+from fakes.fake_engine import INFO
 from gateway.chat_template import ChatTemplate
 from gateway.draft_prompt import draft_text, draft_token_ids
 from gateway.protocol.advisories import AdvisoryRequest
@@ -100,7 +101,7 @@ def test_the_tokens_of_a_beginning_begin_the_tokens_of_the_whole(backend: str, t
 def test_a_drafts_tokens_begin_the_later_prompt(template: str, backend: str, first: str, draft: str, more: str) -> None:
     ours, chat_template = tokenizer(backend), ChatTemplate(TEMPLATES[template], {})
     before = [Message("user", first), Message("assistant", f"<think>Hm.</think> {first}!")]
-    begun = asyncio.run(draft_token_ids(chat_template, ours, AdvisoryRequest(messages=before, draft=draft)))
+    begun = asyncio.run(draft_token_ids(chat_template, ours, AdvisoryRequest(messages=before, draft=draft), INFO))
     finished = chat_template.render(ChatRequest(messages=[*before, Message("user", draft + more)]))
     whole = asyncio.run(ours.encode(finished, add_special_tokens=False))
     if draft.strip() or template != "forgetful":  # a template that trims eats white space with nothing before it
