@@ -4,52 +4,77 @@
 
 Times are the best of many runs, warm. `limit` is the larger share of the two that the machine allows: bytes moved over
 the measured read bandwidth (of the caches where the data fits them, of memory otherwise), operations over the measured
-arithmetic peak. On CPU activations are float32; dtype is the weights' and the pool's. torch: float32 on CPU.
+arithmetic peak of what is multiplied. On CPU activations are float32; dtype is the weights' and the pool's. torch:
+float32 on CPU, but `linear` all in dtype.
+
+`linear` has the shapes of the models of random_model.py, and reads a new weight each time, of as many as the model has,
+so that they come from where they come in a step: 15m from the last cache, the others from memory. Its read limit is
+measured on as many bytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from random_model import SHAPES, LlamaShape
 from table import render
 
 from worker import _kernels, ops
+from worker.host_memory import HugePageMemory
 from worker.unit_pool import StepBatch, UnitPool
 
 CACHE_BYTES = 8 << 20  # data up to this size is taken to stay in the caches
 MEMORY_BYTES = 512 << 20
+PIECE_BYTES = 4 << 20  # of a read that is timed: short, so that some go undisturbed
+MAX_MODEL_BYTES = 192 << 20  # of weights that are read in turn: far more than the caches hold
 LAYERS_PER_UNIT, BLOCK_SIZE = 4, 16
 HEADS = {"15m": (8, 4, 32), "100m": (12, 12, 64), "0.5b": (14, 2, 64)}  # heads, KV heads, head_dim
-LINEAR_SHAPES = [(256, 4096), (2048, 256), (256, 8192), (768, 2304), (768, 4096), (2048, 768)]  # in, out features
 # sequences, query tokens of each, tokens before them
 ATTENTION_BATCHES = [(1, 1, 256), (8, 1, 256), (64, 1, 256), (1, 1, 4000), (1, 128, 0), (1, 512, 0), (1, 512, 1024)]
-LINEAR_ROWS = (1, 2, 4, 8, 16, 32, 64, 256)
+LINEAR_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Case:
     op: str
     shape: str
-    run: Callable[[], object]
+    run: Run | Sequence[Run]  # several: the same on other data, in turn
     num_bytes: int  # that must be moved at least
     num_operations: int
-    torch_run: Callable[[], object] | None = None
+    torch_run: Run | Sequence[Run] | None = None
+    multiplies: torch.dtype = torch.float32
+    footprint: int = 0  # bytes that are touched in turn; 0: num_bytes
 
 
-@dataclass(frozen=True)
 class Limits:
-    cache_bandwidth: float  # bytes/s
-    memory_bandwidth: float
-    arithmetic: float  # float32 operations/s on CPU, bfloat16 on CUDA
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._read: dict[int, float] = {}
+        self._arithmetic: dict[torch.dtype, float] = {}
+
+    def read(self, num_bytes: int) -> float:
+        """Bytes/s, on data of that size."""
+        if num_bytes not in self._read:
+            self._read[num_bytes] = self._bench.read_limit(num_bytes)
+        return self._read[num_bytes]
+
+    def arithmetic(self, dtype: torch.dtype) -> float:
+        """Operations/s."""
+        if dtype not in self._arithmetic:
+            self._arithmetic[dtype] = self._bench.arithmetic_limit(dtype)
+        return self._arithmetic[dtype]
 
     def share(self, case: Case, seconds: float) -> float:
-        bandwidth = self.cache_bandwidth if case.num_bytes <= CACHE_BYTES else self.memory_bandwidth
-        return max(case.num_bytes / bandwidth, case.num_operations / self.arithmetic) / seconds
+        size = case.footprint or (CACHE_BYTES if case.num_bytes <= CACHE_BYTES else MEMORY_BYTES)
+        return max(case.num_bytes / self.read(size), case.num_operations / self.arithmetic(case.multiplies)) / seconds
 
 
 class Bench:
@@ -62,19 +87,23 @@ class Bench:
     def randn(self, *shape: int) -> torch.Tensor:
         return torch.randn(*shape, dtype=self.activation_dtype, device=self.device)
 
-    def time(self, run: Callable[[], object]) -> float:
-        """Seconds of the fastest run; on CUDA the mean of runs queued back to back."""
-        run()
+    def time(self, run: Run | Sequence[Run]) -> float:
+        """Seconds of the fastest run, where several take turns of all; on CUDA the mean of runs back to back."""
+        runs = run if isinstance(run, Sequence) else [run]
         if self.device == "cuda":
-            return self._time_queued(run)
+            return self._time_queued(runs[0])
+        for run_one in runs:
+            run_one()
         best, end = float("inf"), time.perf_counter() + self.seconds
         while time.perf_counter() < end:
-            start = time.perf_counter()
-            run()
-            best = min(best, time.perf_counter() - start)
+            for run_one in runs:
+                start = time.perf_counter()
+                run_one()
+                best = min(best, time.perf_counter() - start)
         return best
 
-    def _time_queued(self, run: Callable[[], object], num_runs: int = 100) -> float:
+    def _time_queued(self, run: Run, num_runs: int = 100) -> float:
+        run()
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         for _ in range(num_runs):
@@ -83,19 +112,21 @@ class Bench:
         end.synchronize()
         return start.elapsed_time(end) / 1000 / num_runs
 
-    def limits(self) -> Limits:
+    def read_limit(self, num_bytes: int) -> float:
         if self.device == "cuda":
-            a, big = self.randn(8192, 8192), torch.empty(MEMORY_BYTES, dtype=torch.uint8, device="cuda")
-            copy = 2 * MEMORY_BYTES / self.time(big.clone)
-            return Limits(copy, copy, 2 * 8192**3 / self.time(lambda: a @ a))
-        small, big = torch.zeros(CACHE_BYTES // 4), torch.zeros(MEMORY_BYTES // 4)
-        rounds = 200_000
-        num_operations = _kernels.arithmetic_limit(rounds)
-        return Limits(
-            CACHE_BYTES / self.time(lambda: _kernels.read_limit(small.data_ptr(), CACHE_BYTES)),
-            MEMORY_BYTES / self.time(lambda: _kernels.read_limit(big.data_ptr(), MEMORY_BYTES)),
-            num_operations / self.time(lambda: _kernels.arithmetic_limit(rounds)),
-        )
+            data = torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
+            return 2 * num_bytes / self.time(data.clone)
+        data = HugePageMemory().empty((num_bytes // 4,), torch.float32).zero_()
+        pieces = data.split(PIECE_BYTES // 4)
+        seconds = self.time([lambda p=p: _kernels.read_limit(p.data_ptr(), PIECE_BYTES) for p in pieces])
+        return PIECE_BYTES / seconds
+
+    def arithmetic_limit(self, dtype: torch.dtype) -> float:
+        if self.device == "cuda":
+            a = torch.randn(8192, 8192, dtype=dtype, device="cuda")
+            return 2 * 8192**3 / self.time(lambda: a @ a)
+        rounds, code = 20_000, {torch.float32: 0, torch.bfloat16: 1}[dtype]
+        return _kernels.arithmetic_limit(rounds, code) / self.time(lambda: _kernels.arithmetic_limit(rounds, code))
 
     def rms_norm(self) -> Iterator[Case]:
         for tokens, hidden in ((1, 256), (1, 896), (64, 768), (512, 896)):
@@ -159,19 +190,31 @@ class Bench:
                 )  # fmt: skip
 
     def linear(self) -> Iterator[Case]:
-        for in_features, out_features in LINEAR_SHAPES:
-            weight = torch.randn(out_features, in_features, device=self.device).to(self.dtype)
-            packed, full = ops.pack_linear(weight), weight.to(self.activation_dtype)
-            for rows in LINEAR_ROWS:
-                x = self.randn(rows, in_features)
-                num_bytes = (
-                    weight.numel() * weight.element_size() + rows * (in_features + out_features) * x.element_size()
-                )
-                yield Case(
-                    "linear", f"{rows} x {in_features}x{out_features}",
-                    lambda x=x, packed=packed: ops.linear(x, packed), num_bytes, 2 * rows * weight.numel(),
-                    lambda x=x, full=full: F.linear(x, full),
-                )  # fmt: skip
+        for model, shape in SHAPES.items():
+            model_bytes = min(shape.num_parameters() * self.dtype.itemsize, MAX_MODEL_BYTES)
+            for name, in_features, out_features in linear_shapes(shape):
+                yield from self.linear_rows(f"{model} {name}", in_features, out_features, model_bytes)
+
+    def linear_rows(self, name: str, in_features: int, out_features: int, model_bytes: int) -> Iterator[Case]:
+        weight = torch.randn(out_features, in_features, device=self.device).to(self.dtype)
+        weight_bytes = weight.numel() * weight.element_size()
+        copies, memory = range(-(-model_bytes // weight_bytes)), HugePageMemory()
+        is_gated = name.endswith("gate_up")
+        packed = [ops.pack_linear(weight, is_gated=is_gated, memory=memory) for _ in copies]
+        plain = [weight.clone() for _ in copies]
+        is_bfloat16 = self.device == "cuda" or (_kernels.isa() == "avx512_bf16" and self.dtype is torch.bfloat16)
+        for rows in LINEAR_ROWS:
+            x = self.randn(rows, in_features)
+            plain_x = x.to(self.dtype)
+            yield Case(
+                "linear", f"{name} {rows} x {in_features}x{out_features}",
+                [lambda x=x, p=p: ops.linear(x, p) for p in packed],
+                weight_bytes + rows * (in_features + out_features // (2 if is_gated else 1)) * x.element_size(),
+                2 * rows * weight.numel(),
+                [lambda x=plain_x, w=w: F.linear(x, w) for w in plain],
+                torch.bfloat16 if is_bfloat16 else torch.float32,
+                model_bytes,
+            )  # fmt: skip
 
     def paged(
         self, num_seqs: int, num_queries: int, seq_len: int, kv_heads: int, head_dim: int
@@ -210,7 +253,30 @@ class Bench:
         return lambda: F.scaled_dot_product_attention(query, k, v, attn_mask=mask, enable_gqa=True)
 
 
+def linear_shapes(shape: LlamaShape) -> Iterator[tuple[str, int, int]]:
+    """Name, in and out features of the products of one layer and of the head."""
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    yield "qkv", hidden, hidden + 2 * shape.num_kv_heads * shape.head_dim
+    yield "o", hidden, hidden
+    yield "gate_up", hidden, 2 * inner
+    yield "down", inner, hidden
+    yield "lm_head", hidden, shape.vocab_size
+
+
 OPS = ("rms_norm", "silu_mul", "rope_kv_write", "paged_attention", "linear")
+
+
+def spread_threads() -> None:
+    """The caller on the first CPU, all other threads of both libraries on the others.
+
+    Where other programs run too, Linux likes to put a thread that wakes beside the one that woke it.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cpus[1:] or cpus)
+    a = torch.ones(512, 512)
+    ops.linear(a, ops.pack_linear(a))  # threads inherit the CPUs of the one that starts them
+    F.linear(a, a)
+    os.sched_setaffinity(0, cpus[:1])
 
 
 def row(case: Case, bench: Bench, limits: Limits) -> list[str]:
@@ -236,12 +302,16 @@ def main() -> None:
     args = parser.parse_args()
     ops.set_num_threads(args.threads)
     torch.set_num_threads(args.threads)  # for the library's times
+    if args.device == "cpu" and args.threads > 1:
+        spread_threads()
     bench = Bench(args.device, getattr(torch, args.dtype), args.seconds)
-    limits = bench.limits()
+    limits = Limits(bench)
     print(f"{ops.backend(torch.device(args.device))}, {args.threads} threads, {args.dtype}")
+    cache, memory = limits.read(CACHE_BYTES) / 1e9, limits.read(MEMORY_BYTES) / 1e9
+    float32, bfloat16 = limits.arithmetic(torch.float32) / 1e9, limits.arithmetic(torch.bfloat16) / 1e9
     print(
-        f"limits: read {limits.cache_bandwidth / 1e9:.0f} GB/s from cache, {limits.memory_bandwidth / 1e9:.0f} GB/s "
-        f"from memory; {limits.arithmetic / 1e9:.0f} GFLOP/s\n"
+        f"limits: read {cache:.0f} GB/s from cache, {memory:.0f} GB/s from memory; {float32:.0f} GFLOP/s in float32, "
+        f"{bfloat16:.0f} in bfloat16\n"
     )
     for op in args.ops:
         rows = [row(case, bench, limits) for case in getattr(bench, op)()]

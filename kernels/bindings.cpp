@@ -154,10 +154,11 @@ int64_t workspace_bytes(const Step& step, int64_t num_heads, int dtype, int64_t 
 }
 
 void linear(Pointer out, Pointer x, Pointer packed, Pointer bias, int64_t num_tokens, int64_t in_features,
-            int64_t out_features, int64_t x_stride, int64_t panel_width, int dtype, bool is_gated) {
-  check(
-      linear_cpu({static_cast<float*>(to_pointer(out)), to_const<float>(x), to_pointer(packed), to_const<float>(bias),
-                  num_tokens, in_features, out_features, x_stride, panel_width, static_cast<DType>(dtype), is_gated}));
+            int64_t out_features, int64_t x_stride, int64_t out_stride, int64_t panel_width, int dtype, int x_dtype,
+            int out_dtype, bool is_gated, bool is_added) {
+  check(linear_cpu({to_pointer(out), to_pointer(x), to_pointer(packed), to_const<float>(bias), num_tokens, in_features,
+                    out_features, x_stride, out_stride, panel_width, static_cast<DType>(dtype),
+                    static_cast<DType>(x_dtype), static_cast<DType>(out_dtype), is_gated, is_added}));
 }
 
 void set_isa(const std::string& name) {
@@ -196,5 +197,7 @@ PYBIND11_MODULE(_kernels, m) {
   bind_decoder(m);
 
   m.def("read_limit", [](Pointer data, int64_t bytes) { return read_limit_cpu(to_pointer(data), bytes); }, no_lock);
-  m.def("arithmetic_limit", &arithmetic_limit_cpu, no_lock);
+  m.def(
+      "arithmetic_limit",
+      [](int64_t rounds, int dtype) { return arithmetic_limit_cpu(rounds, static_cast<DType>(dtype)); }, no_lock);
 }

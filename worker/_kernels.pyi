@@ -101,9 +101,13 @@ def linear(
     in_features: int,
     out_features: int,
     x_stride: int,
+    out_stride: int,
     panel_width: int,
     dtype: int,
+    x_dtype: int,
+    out_dtype: int,
     is_gated: bool,
+    is_added: bool,
     /,
 ) -> None: ...  # CPU only
 def linear_panel_width() -> int: ...
@@ -180,4 +184,4 @@ def draw_tokens(
     tokens: Int32Array,
 ) -> None: ...
 def read_limit(data: int, num_bytes: int, /) -> float: ...
-def arithmetic_limit(rounds: int, /) -> int: ...  # float32 operations done
+def arithmetic_limit(rounds: int, dtype: int, /) -> int: ...  # operations done

@@ -1,8 +1,15 @@
-"""The C library's allocator, for tensors on CPU that are made and dropped in every step."""
+"""Memory of this machine: for tensors that are made and dropped in every step, and for those that stay."""
 
 from __future__ import annotations
 
 import ctypes
+import math
+import mmap
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+from torch import Tensor
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 _KEPT_BYTES = (1 << 30, 32 << 20)  # the first that this glibc accepts; older ones take no more than the second
@@ -20,3 +27,40 @@ def keep_freed_memory() -> bool:
         return False
     is_set = any(mallopt(_M_MMAP_THRESHOLD, size) for size in _KEPT_BYTES)
     return bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)) and is_set
+
+
+_HUGE_PAGE = 2 << 20
+_PIECE_BYTES = 64 << 20  # of address space; pages that nothing is written to are never there
+_ALIGNMENT = 64  # a cache line
+
+
+class HugePageMemory:
+    """Memory for tensors that stay, one behind the other, in pages of 2 MiB where the system has such.
+
+    Reading a gigabyte in pages of 4 KiB misses the processor's page table cache a quarter of a million times: 12 to
+    25 % of the time of a matrix product. What a tensor took is free again when no tensor of its piece is left.
+    """
+
+    def __init__(self) -> None:
+        self._piece: mmap.mmap | None = None
+        self._used = 0
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A contiguous tensor with undefined content, aligned to 64 bytes."""
+        num_elements = math.prod(shape)
+        if num_elements == 0:
+            return torch.empty(shape, dtype=dtype)
+        num_bytes = num_elements * dtype.itemsize
+        if self._piece is None or self._used + num_bytes > len(self._piece):
+            self._piece = _map_huge_pages(max(_PIECE_BYTES, -(-num_bytes // _HUGE_PAGE) * _HUGE_PAGE))
+            self._used = 0
+        tensor = torch.frombuffer(self._piece, dtype=dtype, count=num_elements, offset=self._used)
+        self._used += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        return tensor.view(*shape)
+
+
+def _map_huge_pages(num_bytes: int) -> mmap.mmap:
+    piece = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError, AttributeError):  # a kernel or a system without huge pages: then small ones
+        piece.madvise(mmap.MADV_HUGEPAGE)
+    return piece

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from worker.checkpoint import Checkpoint
 from worker.errors import CheckpointError, UnsupportedModelError
+from worker.host_memory import HugePageMemory
 from worker.layers.attention import Attention
 from worker.layers.embedding import Embedding
 from worker.layers.linear import Linear, make_linear
@@ -73,6 +74,7 @@ class _Builder:
         self._config, self._checkpoint, self._device = config, checkpoint, device
         self._names = weight_names(config)
         self._weight_dtype = weight_dtype
+        self._memory = HugePageMemory()
         self._activation_dtype = torch.float32 if device.type == "cpu" else weight_dtype
         self._progress, self._num_read, self._num_tensors = progress, 0, num_tensors
 
@@ -138,7 +140,7 @@ class _Builder:
     def _linear(self, *modules: str, has_bias: bool = False, is_gated: bool = False) -> Linear:
         """Modules that read the same input, fused: their outputs follow each other, or the first gates the second."""
         bias = torch.cat([self._vector(f"{module}.bias") for module in modules]) if has_bias else None
-        return make_linear(self._weight(*modules), bias, is_gated=is_gated)
+        return make_linear(self._weight(*modules), bias, is_gated=is_gated, memory=self._memory)
 
     def _weight(self, *modules: str) -> Tensor:
         """The modules' weights stacked, [sum of out_features, in_features], in the weight dtype on the device."""

@@ -20,6 +20,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from worker import ops_reference
+from worker.host_memory import HugePageMemory
 from worker.tensor_spec import match
 from worker.unit_pool import StepBatch, UnitPool
 
@@ -166,8 +167,10 @@ class PackedLinear:
     is_gated: bool
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None, *, is_gated: bool = False) -> PackedLinear:
-    """weight [N, K], bias [N] or None. Copies on CPU, so that the arguments may be freed.
+def pack_linear(
+    weight: Tensor, bias: Tensor | None = None, *, is_gated: bool = False, memory: HugePageMemory | None = None
+) -> PackedLinear:
+    """weight [N, K], bias [N] or None. Copies on CPU, to `memory` if given, so that the arguments may be freed.
 
     is_gated: the first half of the rows is a gate, the second half what it gates; linear() then returns
     silu(gate) * up, [T, N / 2].
@@ -183,7 +186,7 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, *, is_gated: bool = 
         return PackedLinear(weight, bias, in_features, out_features, 0, is_gated)
     panel_width = _kernels.linear_panel_width()
     weight = weight.detach() if weight.dtype is torch.bfloat16 else weight.detach().float()
-    panels = _pack_panels(_panel_order(weight, panel_width, is_gated))
+    panels = _pack_panels(_panel_order(weight, panel_width, is_gated), memory)
     columns = (
         None if bias is None else _panel_order(bias.detach().float()[:, None], panel_width, is_gated).flatten().clone()
     )
@@ -199,12 +202,13 @@ def _panel_order(rows: Tensor, width: int, is_gated: bool) -> Tensor:
     return torch.cat(panels, dim=1) if is_gated else panels[0]
 
 
-def _pack_panels(rows: Tensor) -> Tensor:
+def _pack_panels(rows: Tensor, memory: HugePageMemory | None) -> Tensor:
     """[panels, width, K] -> [panels, K / 2, width, 2] in bfloat16 or [panels, K, width] in float32, K made even."""
     rows = F.pad(rows, (0, rows.shape[2] % 2))
-    if rows.dtype is torch.bfloat16:
-        return rows.view(torch.int32).mT.contiguous().view(torch.bfloat16)
-    return rows.mT.contiguous()
+    unit = torch.int32 if rows.dtype is torch.bfloat16 else rows.dtype  # a pair of bfloat16 stays together
+    columns = rows.contiguous().view(unit).mT
+    panels = columns.new_empty(columns.shape) if memory is None else memory.empty(columns.shape, unit)
+    return panels.copy_(columns).view(rows.dtype)
 
 
 def linear(x: Tensor, packed: PackedLinear) -> Tensor:
@@ -221,8 +225,8 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     out = x.new_empty(tokens, packed.out_features)
     _kernels.linear(
         out.data_ptr(), x.data_ptr(), packed.weight.data_ptr(), 0 if packed.bias is None else packed.bias.data_ptr(),
-        tokens, in_features, packed.out_features, stride, packed.panel_width, _DTYPES[packed.weight.dtype],
-        packed.is_gated,
+        tokens, in_features, packed.out_features, stride, packed.out_features, packed.panel_width,
+        _DTYPES[packed.weight.dtype], _DTYPES[x.dtype], _DTYPES[out.dtype], packed.is_gated, False,
     )  # fmt: skip
     return out
 

@@ -78,6 +78,6 @@ Status decoder_step_cpu(const DecoderStepArgs& args) { return cpu::active->decod
 Status draw_tokens_cpu(const DrawTokensArgs& args) { return cpu::active->draw_tokens(args); }
 int64_t linear_panel_width() { return cpu::active->linear_panel_width; }
 float read_limit_cpu(const void* data, int64_t bytes) { return cpu::active->read_limit(data, bytes); }
-int64_t arithmetic_limit_cpu(int64_t rounds) { return cpu::active->arithmetic_limit(rounds); }
+int64_t arithmetic_limit_cpu(int64_t rounds, DType dtype) { return cpu::active->arithmetic_limit(rounds, dtype); }
 
 }  // namespace hocket

@@ -22,7 +22,7 @@ struct KernelTable {
   Status (*draw_tokens)(const DrawTokensArgs&);
   int64_t linear_panel_width;
   float (*read_limit)(const void*, int64_t);
-  int64_t (*arithmetic_limit)(int64_t);
+  int64_t (*arithmetic_limit)(int64_t, DType);
 };
 
 }  // namespace hocket::cpu

@@ -13,7 +13,7 @@ Status linear(const LinearArgs& args);
 Status decoder_step(const DecoderStepArgs& args);
 Status draw_tokens(const DrawTokensArgs& args);
 float read_limit(const void* data, int64_t bytes);
-int64_t arithmetic_limit(int64_t rounds);
+int64_t arithmetic_limit(int64_t rounds, DType dtype);
 
 extern const KernelTable kTable;
 

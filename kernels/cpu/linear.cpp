@@ -11,25 +11,41 @@
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
 
-// Rows [begin, end) of x as bfloat16, each with zeros up to `stride`.
+// As store(), in one instruction where there is one, which takes subnormal numbers for zero, as the product does.
+inline void store_rounded(BFloat16* to, Vec value) {
+#ifdef __AVX512BF16__
+  const auto rounded = _mm512_cvtneps_pbh(value);
+  __builtin_memcpy(to, &rounded, sizeof(rounded));
+#else
+  store(to, value);
+#endif
+}
+
+// Rows [begin, end) of x as bfloat16, padded with zeros to whole vectors.
 void convert_rows(const ProductInput& x, int64_t in_features, BFloat16* to, int64_t stride, int64_t begin,
                   int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const float* from = static_cast<const float*>(x.data) + row * x.stride;
-    for (int64_t k = 0; k < stride; k += kWidth) {
-      const int64_t left = in_features - k;
-      store(to + row * stride + k, left > 0 ? load_up_to(from + k, left) : Vec{});
+    for (int64_t k = 0; k < in_features; k += kWidth) {
+      store_rounded(to + row * stride + k, load_up_to(from + k, in_features - k));
     }
   }
 }
 
 ProductInput to_bfloat16(const ProductInput& x, int64_t in_features) {
-  const int64_t stride = round_up(in_features, 32) + 32;
+  const int64_t stride = round_up(in_features, 64) + 32;  // an odd number of cache lines: rows share no cache set
   auto* rows = static_cast<BFloat16*>(
       scratch(Scratch::kActivations, static_cast<size_t>(x.num_rows * stride) * sizeof(BFloat16)));
   parallel_ranges(x.num_rows, stride / 2,
                   [&](int64_t begin, int64_t end) { convert_rows(x, in_features, rows, stride, begin, end); });
   return {rows, stride, x.num_rows, DType::kBFloat16};
+}
+
+int64_t panels_together([[maybe_unused]] DType weight, [[maybe_unused]] int64_t num_rows) {
+#ifdef __AVX512BF16__
+  if (weight == DType::kBFloat16) return Bf16Product::panels_together(num_rows);
+#endif
+  return num_rows == 1 ? 2 : 1;
 }
 
 }  // namespace
@@ -55,16 +71,25 @@ void linear_product(const PackedWeight& weight, const ProductInput& x, const Pro
   if (x.num_rows == 0) return;
   const bool is_ready = x.dtype == linear_input_dtype(weight.dtype);
   const ProductInput input = is_ready ? x : to_bfloat16(x, weight.in_features);
-  parallel_ranges(num_panels(weight), weight.in_features * kPanel * x.num_rows / 4,
-                  [&](int64_t begin, int64_t end) { linear_panels(weight, input, out, begin, end); });
+  const int64_t n = num_panels(weight), together = panels_together(weight.dtype, x.num_rows);
+  // Some 2 us of one thread, in products; reading a weight takes as long as using it for eight rows.
+  constexpr int64_t kWorthAThread = 1 << 20;
+  if (n * kPanel * weight.in_features * (x.num_rows + 8) < kWorthAThread) {
+    return linear_panels(weight, input, out, 0, n);
+  }
+  parallel_stretches(ceil_div(n, together),
+                     [&](int64_t i) { linear_panels(weight, input, out, i * together, min(n, (i + 1) * together)); });
 }
 
 Status linear(const LinearArgs& args) {
   if (args.panel_width != kPanel) return Status::kWrongPacking;
-  if (args.dtype != DType::kFloat32 && args.dtype != DType::kBFloat16) return Status::kUnsupportedDType;
+  const bool has_weight = args.dtype == DType::kFloat32 || args.dtype == DType::kBFloat16;
+  const bool has_x = args.x_dtype == DType::kFloat32 || args.x_dtype == linear_input_dtype(args.dtype);
+  const bool has_out = args.out_dtype == DType::kFloat32 || (args.out_dtype == DType::kBFloat16 && !args.is_added);
+  if (!has_weight || !has_x || !has_out) return Status::kUnsupportedDType;
   linear_product({args.packed, args.bias, args.in_features, args.out_features, args.dtype, args.is_gated},
-                 {args.x, args.x_stride, args.num_tokens, DType::kFloat32},
-                 {args.out, args.out_features, DType::kFloat32, false});
+                 {args.x, args.x_stride, args.num_tokens, args.x_dtype},
+                 {args.out, args.out_stride, args.out_dtype, args.is_added});
   return Status::kOk;
 }
 

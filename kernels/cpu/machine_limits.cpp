@@ -8,13 +8,14 @@
 namespace hocket::cpu::HOCKET_ISA {
 
 float read_limit(const void* data, int64_t bytes) {
-  constexpr int64_t kPiece = 256 * 1024;
+  constexpr int64_t kPiece = 256 * 1024, kAhead = 2048;  // bytes, floats
   float total = 0;
-  parallel_tasks(ceil_div(bytes, kPiece), [&](int64_t i) {
+  parallel_stretches(ceil_div(bytes, kPiece), [&](int64_t i) {
     const float* p = static_cast<const float*>(data) + i * kPiece / 4;
     const float* end = static_cast<const float*>(data) + min(bytes, (i + 1) * kPiece) / 4;
     Vec sums[8] = {};
     for (; p < end; p += 8 * kWidth) {
+      for (int line = 0; line < 8 * kWidth; line += 16) __builtin_prefetch(p + line + kAhead, 0, 3);
       for (int j = 0; j < 8; ++j) sums[j] += load(p + j * kWidth);
     }
     float piece = 0;
@@ -24,18 +25,39 @@ float read_limit(const void* data, int64_t bytes) {
   return total;
 }
 
-int64_t arithmetic_limit(int64_t rounds) {
-  constexpr int kChains = 10;
-  parallel_tasks(num_threads(), [&](int64_t task) {
-    Vec sums[kChains] = {};
-    const Vec factor = splat(0.5f + static_cast<float>(task)), term = splat(1.0f);
+namespace {
+
+constexpr int kChains = 12;
+
+// rounds times sums = step(sums) on each thread, kChains vectors of them.
+template <class Step>
+void run_rounds(int64_t rounds, const Step& step) {
+  parallel_tasks(num_threads(), [&](int64_t) {
+    Vec sums[kChains];
+    for (int j = 0; j < kChains; ++j) sums[j] = splat(static_cast<float>(j));  // else one chain would do for all
     for (int64_t i = 0; i < rounds; ++i) {
-      for (int j = 0; j < kChains; ++j) sums[j] = sums[j] * factor + term;
+      for (int j = 0; j < kChains; ++j) sums[j] = step(sums[j]);
       asm volatile("");  // a round is a round
     }
     for (int j = 0; j < kChains; ++j) asm volatile("" ::"m"(sums[j]));
   });
-  return rounds * num_threads() * kChains * kWidth * 2;
+}
+
+int64_t num_products(int64_t rounds) { return rounds * num_threads() * kChains * kWidth; }
+
+}  // namespace
+
+int64_t arithmetic_limit(int64_t rounds, [[maybe_unused]] DType dtype) {
+#ifdef __AVX512BF16__
+  if (dtype == DType::kBFloat16) {
+    const auto pairs = bit_cast<__m512bh>(_mm512_set1_epi32(0x3f003f00));  // of 0.5
+    run_rounds(rounds, [=](Vec sum) { return static_cast<Vec>(_mm512_dpbf16_ps(sum, pairs, pairs)); });
+    return 2 * 2 * num_products(rounds);
+  }
+#endif
+  const Vec factor = splat(0.5f), term = splat(1.0f);
+  run_rounds(rounds, [=](Vec sum) { return sum * factor + term; });
+  return 2 * num_products(rounds);
 }
 
 }  // namespace hocket::cpu::HOCKET_ISA

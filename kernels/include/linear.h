@@ -1,4 +1,4 @@
-// linear: out = x weight^T + bias on CPU, x in float32, the weight packed once at load.
+// linear: out = x weight^T + bias on CPU, the weight packed once at load.
 //
 // Packed layout, for a weight [N][K]. Its rows, the output columns, are grouped into panels of linear_panel_width()
 // columns, N padded with zeros to whole panels, K to an even number. Panel p is contiguous and holds
@@ -19,24 +19,28 @@
 namespace hocket {
 
 struct LinearArgs {
-  float* out;          // [num_tokens][out_features], contiguous
-  const float* x;      // [num_tokens][in_features], strided rows
+  void* out;           // [num_tokens][out_features], strided rows
+  const void* x;       // [num_tokens][in_features], strided rows
   const void* packed;  // see above, aligned to 64 bytes
   const float* bias;   // in the order of the packed columns, padded like these; or null
   int64_t num_tokens;
   int64_t in_features;
   int64_t out_features;  // of out: gated, half of the weight's rows
   int64_t x_stride;      // elements
+  int64_t out_stride;    // elements
   int64_t panel_width;   // for which the weight was packed
   DType dtype;           // of the weight; float32 or bfloat16
+  DType x_dtype;         // float32, or bfloat16 where linear_input_dtype(dtype) is that
+  DType out_dtype;       // float32 or bfloat16
   bool is_gated;
+  bool is_added;  // out += the product, instead of out =; float32 only
 };
 
 // kWrongPacking where panel_width is not the current instruction set's.
 //
 // x and bfloat16 weights: where the instruction set multiplies bfloat16 (avx512_bf16), x is rounded to bfloat16, to
 // nearest even, and products are summed in float32; elsewhere the weights are widened and x stays float32. With
-// float32 weights everything is float32.
+// float32 weights everything is float32. kUnsupportedDType for bfloat16 x anywhere else.
 Status linear_cpu(const LinearArgs& args);
 
 // Columns of a panel under the current instruction set.

@@ -4,13 +4,15 @@
 
 #include <cstdint>
 
+#include "dtype.h"
+
 namespace hocket {
 
 // Reads `bytes` (a multiple of 4096) at `data`, split over the threads; returns a value that depends on all of it.
 float read_limit_cpu(const void* data, int64_t bytes);
 
-// Float32 operations (a multiply-add counts two) in about `rounds` rounds of independent multiply-adds per thread;
-// returns how many were done.
-int64_t arithmetic_limit_cpu(int64_t rounds);
+// Operations (a multiply-add counts two) in about `rounds` rounds of independent multiply-adds per thread; returns how
+// many were done. dtype: of what is multiplied; bfloat16 means float32 where the instruction set has no such product.
+int64_t arithmetic_limit_cpu(int64_t rounds, DType dtype);
 
 }  // namespace hocket

@@ -77,6 +77,49 @@ def test_gated(tokens: int, in_features: int, out_features: int, dtype: torch.dt
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=2e-5 * max(1.0, in_features))
 
 
+def run_kernel(x: torch.Tensor, packed: ops.PackedLinear, out: torch.Tensor, *, is_added: bool = False) -> None:
+    """What C++ callers of the product can ask for and ops.linear() does not."""
+    _kernels.linear(
+        out.data_ptr(), x.data_ptr(), packed.weight.data_ptr(), 0 if packed.bias is None else packed.bias.data_ptr(),
+        x.shape[0], packed.in_features, packed.out_features, x.stride(0), out.stride(0), packed.panel_width,
+        ops._DTYPES[packed.weight.dtype], ops._DTYPES[x.dtype], ops._DTYPES[out.dtype], packed.is_gated, is_added,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tokens", [1, 5, 9, 40])
+def test_adds_to_what_is_there(tokens: int, dtype: torch.dtype, is_gated: bool) -> None:
+    x, packed = torch.randn(tokens, 66), ops.pack_linear(torch.randn(94, 66).to(dtype), is_gated=is_gated)
+    wide = torch.randn(tokens, 100)
+    before = wide.clone()
+    run_kernel(x, packed, wide[:, 3 : 3 + packed.out_features], is_added=True)
+    before[:, 3 : 3 + packed.out_features] += ops.linear(x, packed)
+    assert torch.equal(wide, before)
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("tokens", [1, 5, 9, 40])
+def test_stores_bfloat16(tokens: int, is_gated: bool) -> None:
+    x, packed = torch.randn(tokens, 66), ops.pack_linear(torch.randn(94, 66).bfloat16(), is_gated=is_gated)
+    wide = torch.zeros(tokens, 100, dtype=torch.bfloat16)
+    run_kernel(x, packed, wide[:, 3 : 3 + packed.out_features])
+    assert torch.equal(wide[:, 3 : 3 + packed.out_features], ops.linear(x, packed).bfloat16())
+    assert wide[:, :3].count_nonzero() == wide[:, 3 + packed.out_features :].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 9, 40])
+def test_takes_bfloat16_where_it_multiplies_it(tokens: int) -> None:
+    x, weight = torch.randn(tokens, 66).bfloat16(), torch.randn(50, 66).bfloat16()
+    packed, out = ops.pack_linear(weight), torch.empty(tokens, 50)
+    if multiplies_bfloat16(weight):
+        run_kernel(x, packed, out)
+        assert torch.equal(out, ops.linear(x.float(), packed))
+    else:
+        with pytest.raises(RuntimeError, match="dtypes"):
+            run_kernel(x, packed, out)
+
+
 @pytest.mark.parametrize(("in_features", "out_features"), [(96, 160), (301, 70), (2048, 256)])
 def test_row_does_not_depend_on_its_company(in_features: int, out_features: int) -> None:
     weight = torch.randn(out_features, in_features).bfloat16()

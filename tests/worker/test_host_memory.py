@@ -1,10 +1,14 @@
-"""Freed tensors stay with the process: in a process of its own, as the setting is for good."""
+"""Freed tensors stay with the process: in a process of its own, as the setting is for good. Weights lie close."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+import torch
+
+from worker.host_memory import HugePageMemory
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = """
@@ -31,3 +35,28 @@ def faults(setting: str) -> int:
 def test_a_tensor_made_again_costs_no_page_faults() -> None:
     without, kept = faults("default"), faults("keep")
     assert kept < 100 < without
+
+
+def test_tensors_that_stay_lie_one_behind_the_other() -> None:
+    memory = HugePageMemory()
+    first, second = memory.empty((3, 5), torch.bfloat16), memory.empty((7,), torch.float32)
+    assert second.data_ptr() - first.data_ptr() == 64
+    assert first.data_ptr() % 64 == 0
+    first.fill_(1)
+    second.fill_(2)
+    assert first.sum() == 15
+    assert second.sum() == 14
+
+
+def test_a_tensor_larger_than_a_piece_has_one_of_its_own() -> None:
+    memory = HugePageMemory()
+    small, large = memory.empty((1,), torch.float32), memory.empty((30 << 20,), torch.float32)
+    large[-1] = 3.0
+    small[0] = 1.0
+    assert large[-1] == 3.0
+    assert memory.empty((0, 4), torch.float32).shape == (0, 4)
+
+
+def test_a_tensor_outlives_its_memory() -> None:
+    tensor = HugePageMemory().empty((1000,), torch.float32).fill_(7)
+    assert tensor.sum() == 7000

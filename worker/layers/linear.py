@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from worker import ops
+from worker.host_memory import HugePageMemory
 
 
 class Linear(Protocol):
@@ -20,8 +21,8 @@ class PackedLinear:
 
     __slots__ = ("packed",)
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, is_gated: bool) -> None:
-        self.packed = ops.pack_linear(weight, bias, is_gated=is_gated)
+    def __init__(self, weight: Tensor, bias: Tensor | None, is_gated: bool, memory: HugePageMemory | None) -> None:
+        self.packed = ops.pack_linear(weight, bias, is_gated=is_gated, memory=memory)
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.packed)
@@ -40,10 +41,14 @@ class DenseLinear:
         return ops.silu_mul(product) if self._is_gated else product
 
 
-def make_linear(weight: Tensor, bias: Tensor | None = None, *, is_gated: bool = False) -> Linear:
+def make_linear(
+    weight: Tensor, bias: Tensor | None = None, *, is_gated: bool = False, memory: HugePageMemory | None = None
+) -> Linear:
     """weight [out_features, in_features], bias [out_features] or None. On CPU the arguments may be freed afterwards.
 
     is_gated: gate above up, [2 * out_features, in_features]; the product is silu(gate) * up.
+    memory: where the weight is kept on CPU.
     """
-    kind = PackedLinear if weight.device.type == "cpu" else DenseLinear
-    return kind(weight, bias, is_gated)
+    if weight.device.type == "cpu":
+        return PackedLinear(weight, bias, is_gated, memory)
+    return DenseLinear(weight, bias, is_gated)
