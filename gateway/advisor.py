@@ -56,7 +56,7 @@ class Advisor:
         lease_ms: float | None = None,
         tokens: Tokens | None = None,
     ) -> Answer:
-        """`tokens` gives the prompt as far as it is known; it is asked only if the engine will be told.
+        """`tokens` gives the prompt as far as it is known; it is asked only if the engine knows the session.
 
         Raises TooManyAdvisoriesError, UnavailableError.
         """
@@ -68,10 +68,15 @@ class Advisor:
             return Answer(session.state or _UNKNOWN, "deferred", session.answered_at)
         self._check_lease_bytes(key.tenant, session)
         session.acted_at, session.is_released = now, False
-        draft = await tokens() if tokens is not None else []
         wanted = (eta_ms or 0.0) + DEFAULT_LEASE_MS if lease_ms is None else lease_ms
         lease = min(wanted, self._config.max_lease_ms)
-        state = await self._tell(key, event, eta_ms, lease, draft)
+        draft: list[int] = []
+        state = session.state
+        if tokens is None or state is None or not state.is_known:
+            state = await self._tell(key, event, eta_ms, lease)
+        if tokens is not None and state is not None and state.is_known:
+            draft = await tokens()
+            state = await self._tell(key, event, eta_ms, lease, draft)
         answer = self._answer(session, state, is_clipped=lease < wanted and lease_ms is not None)
         self._metrics.count(event, answer.outcome)
         if state is not None:

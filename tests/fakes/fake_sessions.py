@@ -27,13 +27,11 @@ class FakeSessions:
 
     def advise(self, advisory: Advisory) -> SessionState:
         key = (advisory.tenant, advisory.cache_salt, advisory.session_id)
+        if key not in self._num_tokens:
+            return SessionState(advisory.request_id, is_known=False)
+        num_tokens, action = self._num_tokens[key], _ACTIONS[advisory.event]
         if advisory.draft_token_ids:
             num_tokens, action = len(advisory.draft_token_ids), SessionAction.DRAFT_PREFILL
-            self._num_tokens[key] = num_tokens
-        elif key in self._num_tokens:
-            num_tokens, action = self._num_tokens[key], _ACTIONS[advisory.event]
-        else:
-            return SessionState(advisory.request_id, is_known=False)
         if advisory.event is AdvisoryEvent.RELEASE:
             del self._num_tokens[key]
         holds = action in (SessionAction.PIN, SessionAction.DRAFT_PREFILL)

@@ -85,7 +85,6 @@ async def test_an_advisory_without_a_session_is_an_error(serve: Any) -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"session_id": ""}, "session_id"),
         ({"prompt": "a", "messages": []}, "prompt"),
-        ({"prompt": [10**6]}, "prompt"),
         ({"model": "gpt-9"}, "model"),
     ],
 )
@@ -93,6 +92,13 @@ async def test_what_is_wrong_with_an_advisory_is_named(serve: Any, fields: dict[
     status, body = await advise(await serve(FakeEngine()), **fields)
     assert status in (400, 404)
     assert body["error"]["param"] == param
+
+
+async def test_a_prompt_holds_tokens_of_the_vocabulary(serve: Any) -> None:
+    client = await serve(FakeEngine())
+    await chat(client)
+    status, body = await advise(client, prompt=[10**6])
+    assert (status, body["error"]["param"]) == (400, "prompt")
 
 
 async def test_an_unknown_session_and_another_tenants_look_the_same(serve: Any) -> None:
@@ -157,6 +163,7 @@ async def test_long_leases_are_cut_and_it_says_so(serve: Any) -> None:
 async def test_a_draft_goes_to_the_engine_as_tokens_without_the_end_of_the_turn(serve: Any) -> None:
     engine = FakeEngine()
     client = await serve(engine)
+    await chat(client)
     _, body = await advise(client, messages=[*HI, {"role": "assistant", "content": "Yes?"}], draft="Tell me more abo")
     assert (body["action"], body["outcome"]) == ("draft_prefill", "accepted")
     ids = engine.advisories[-1].draft_token_ids
@@ -170,12 +177,22 @@ async def test_completions_announce_the_beginning_of_their_prompt(
 ) -> None:
     engine = FakeEngine()
     client = await serve(engine, checkpoint=without_template)
+    await client.post("/v1/completions", json={"prompt": "Once", "session_id": "s"})
     assert (await advise(client, prompt=prompt))[1]["outcome"] == "accepted"
     assert engine.advisories[-1].draft_token_ids == ids
 
 
+async def test_an_unknown_sessions_draft_is_not_even_tokenised(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    client = await serve(engine)
+    monkeypatch.setattr("gateway.routes.advisories.draft_token_ids", None)
+    assert (await advise(client, messages=HI, draft="Tell me"))[1]["outcome"] == "missing"
+    assert [advisory.draft_token_ids for advisory in engine.advisories] == [[]]
+
+
 async def test_messages_without_a_chat_template_are_refused(serve: Any, without_template: Any) -> None:
     client = await serve(FakeEngine(), checkpoint=without_template)
+    await client.post("/v1/completions", json={"prompt": "Once", "session_id": "s"})
     status, body = await advise(client, messages=HI)
     assert (status, body["error"]["code"]) == (400, "no_chat_template")
 
