@@ -33,6 +33,7 @@ _GATEWAY_FIELDS = {
     "served_model_name": "served_model_names",
     "access_log": "enable_access_log",
     "offline": "enable_offline",
+    "prefix_order": "enable_prefix_order",
 }
 
 
@@ -153,6 +154,9 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
 def _add_offline_options(group: argparse._ArgumentGroup) -> None:
     default = GatewayConfig()
     group.add_argument("--offline", action=argparse.BooleanOptionalAction, help="serve files and batches (default: on)")
+    group.add_argument(
+        "--prefix-order", action=argparse.BooleanOptionalAction, help="rows that begin alike run together (default: on)"
+    )
     group.add_argument(
         "--data-dir",
         metavar="DIR",

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from gateway.offline.prefix_order import in_prefix_order, prefix_key
+from gateway.offline.prefix_order import order_by_prefix, prefix_key
 from gateway.offline.records import RowRecord
 from gateway.offline.store import OfflineStore
 
@@ -27,14 +27,14 @@ class BatchFeed:
         self._page: deque[RowRecord] = deque()
 
     @classmethod
-    async def load(cls, store: OfflineStore, batch_id: str) -> BatchFeed:
-        """Reads every pending row once, to put them in order."""
+    async def load(cls, store: OfflineStore, batch_id: str, *, in_prefix_order: bool = True) -> BatchFeed:
+        """Reads every pending row once, to put them in order; or keeps the order of the input file."""
         keys: dict[int, bytes] = {}
         after = -1
         while page := await store.pending_rows(batch_id, after, SCAN_ROWS):
-            keys |= await asyncio.to_thread(_keys, page)
+            keys |= await asyncio.to_thread(_keys, page) if in_prefix_order else {row.index: b"" for row in page}
             after = page[-1].index
-        return cls(store, batch_id, await asyncio.to_thread(in_prefix_order, keys))
+        return cls(store, batch_id, await asyncio.to_thread(order_by_prefix, keys))
 
     def __len__(self) -> int:
         return len(self._order) + len(self._page)

@@ -4,10 +4,10 @@ The engine's core queues too, and picks from its pool what reuses most of the ca
 is decided by what the core is given:
 
 * The look-ahead is bounded in rows and tokens. A tenant who is alone has all of it.
-* While several have work, each has an equal part of it, and nobody more rows in the engine than half of what another
-  has left to do, though always `fair_rows`: where a step's time grows with its rows, many rows of one tenant slow down
-  the few of another. So little work ends soon, in at most twice the time that it would take alone, and much work
-  loses what little work takes.
+* While several have work, each has an equal part of it, and nobody more rows in the engine than a quarter of what
+  another has left to do, though always `fair_rows`: where a step's time grows with its rows, many rows of one tenant
+  slow down the few of another. So little work ends soon, in at most twice the time that it would take alone, and much
+  work loses what little work takes.
 * Whoever has been served `max_lag_tokens` more than the one furthest behind waits, so that rows which the core passes
   over get their turn.
 * Somebody new need not wait until what is in the engine has drained: `num_excess` says how many rows the others should
@@ -173,7 +173,7 @@ class FairShare:
         if not left:
             return self._look_ahead.max_rows
         share = self._look_ahead.max_rows // (len(left) + 1)
-        return max(1, min(share, max(self._look_ahead.fair_rows, min(left) // 2)))
+        return max(1, min(share, max(self._look_ahead.fair_rows, min(left) // 4)))
 
     def _is_ahead(self, name: str) -> bool:
         return self._served.time(name) - self._served.least > self._look_ahead.max_lag_tokens

@@ -49,6 +49,6 @@ def prefix_key(body: bytes) -> bytes:
     return bytes(key.ljust(4 * NUM_LENGTHS, b"\0"))
 
 
-def in_prefix_order(keys: dict[int, bytes]) -> list[int]:
+def order_by_prefix(keys: dict[int, bytes]) -> list[int]:
     """Row indices; rows with equal keys in order of index."""
     return [index for _, index in sorted((key, index) for index, key in keys.items())]

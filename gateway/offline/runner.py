@@ -32,6 +32,7 @@ from schedcore.types import RequestClass
 TURN_SECONDS = 1.0
 LEARN_SECONDS = 5.0  # between two looks at the store if it says nothing
 PAUSE_SECONDS = 0.25  # after the engine refused a row or was away
+WASTE_SHARE = 0.25  # of output tokens, that may be generated in vain for the sake of fairness
 RETRY_SECONDS = (0.25, 30.0)  # first and longest wait for a store that is blocked
 
 _log = logging.getLogger("hocket.offline")
@@ -52,6 +53,7 @@ class OfflineRunner:
         self._results: list[RowResult] = []
         self._has_results = asyncio.Event()
         self._wake = asyncio.Event()
+        self._waste_allowance = 0.0  # tokens that rows taken back may lose
         self._paused_until = 0.0  # on the services' clock
         self._learned_at: float | None = None  # of batches; None: there is something to learn
         self._tasks: dict[str, asyncio.Task[None]] = {}  # that open or end a batch
@@ -118,7 +120,7 @@ class OfflineRunner:
     async def _open(self, record: BatchRecord) -> None:
         is_running = record.status is BatchStatus.IN_PROGRESS
         try:
-            feed = await BatchFeed.load(self._store, record.id) if is_running else BatchFeed(self._store, record.id, [])
+            feed = await self._load_feed(record) if is_running else BatchFeed(self._store, record.id, [])
         except Exception as error:
             _log.warning("Batch %s cannot be begun yet: %s", record.id, error)
             return await asyncio.sleep(TURN_SECONDS)
@@ -129,6 +131,10 @@ class OfflineRunner:
         self._learned_at = None  # it may have been cancelled meanwhile
         self._wake.set()
         return None
+
+    async def _load_feed(self, record: BatchRecord) -> BatchFeed:
+        in_prefix_order = self._services.config.enable_prefix_order
+        return await BatchFeed.load(self._store, record.id, in_prefix_order=in_prefix_order)
 
     def _look_at_clock(self) -> None:
         now = self._store.now()
@@ -228,6 +234,7 @@ class OfflineRunner:
         else:
             cost = result.usage.input_tokens + result.usage.output_tokens
             self._share.end(batch_id, estimate.num_prompt_tokens, estimate.cost, cost)
+            self._waste_allowance += WASTE_SHARE * result.usage.output_tokens
             batch.num_uncommitted += 1
             batch.note_end(result.usage.output_tokens)
             self._results.append(result)
@@ -235,13 +242,19 @@ class OfflineRunner:
         self._wake.set()
 
     def _take_back_excess(self) -> None:
-        """For tenants who just came. Rows that have not begun first, then those that lose least; each loses once."""
+        """For tenants who just came. Rows that have not begun first, then those that lose least.
+
+        A row loses work once at most, and all of them together at most WASTE_SHARE of what was done.
+        """
         for tenant in self._share.tenants():
             num_excess = self._share.num_excess(tenant)
             if not num_excess:
                 continue
             runs = [(run.num_tokens, batch, index) for batch, index, run in self._runs_of(tenant)]
-            for _, batch, index in heapq.nsmallest(num_excess, runs, key=lambda candidate: candidate[0]):
+            for num_tokens, batch, index in heapq.nsmallest(num_excess, runs, key=lambda candidate: candidate[0]):
+                if num_tokens > self._waste_allowance:
+                    break
+                self._waste_allowance -= num_tokens
                 self._take_back(batch, [index], "fairness")
 
     def _runs_of(self, tenant: str) -> Iterator[tuple[OpenBatch, int, RowRun]]:

@@ -99,7 +99,15 @@ def test_a_model_after_a_key_is_no_second_key() -> None:
 def test_every_option_ends_up_in_a_configuration() -> None:
     """No flag is read and then forgotten."""
     fields = set(EngineConfig.__struct_fields__) | set(GatewayConfig.__struct_fields__)
-    renamed = {"scheduling_policy", "kv_cache_memory_bytes", "api_key", "served_model_name", "access_log", "offline"}
+    renamed = {
+        "scheduling_policy",
+        "kv_cache_memory_bytes",
+        "api_key",
+        "served_model_name",
+        "access_log",
+        "offline",
+        "prefix_order",
+    }
     renamed |= {"typing_webhook_secret"}
     for action in parser()._actions:
         if action.dest not in ("help", "config", "chat_template"):
