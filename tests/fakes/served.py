@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,22 +57,30 @@ class Server:
             return error.code
 
 
-@contextmanager
-def serving(folder: Path, *arguments: str) -> Iterator[Server]:
+def serving(folder: Path, *arguments: str) -> AbstractContextManager[Server]:
     """The demo model on a free port. `folder` holds the log, and the files and batches."""
-    model = os.environ.get("HOCKET_TEST_MODEL", "demo")
-    program = ["gateway.cli.main", "serve"]
     if os.environ.get("HOCKET_TEST_ENGINE") == "fake":
-        model = str(write_byte_checkpoint(folder / "bytes"))
-        program = ["fakes.fake_serve"]
+        return serving_fake(folder, *arguments)
+    model = os.environ.get("HOCKET_TEST_MODEL", "demo")
+    return _serving(folder, ("gateway.cli.main", "serve"), model, *arguments)
+
+
+def serving_fake(folder: Path, *arguments: str) -> AbstractContextManager[Server]:
+    """The same gateway with a fake worker: answers cost nothing."""
+    return _serving(folder, ("fakes.fake_serve",), str(write_byte_checkpoint(folder / "bytes")), *arguments)
+
+
+@contextmanager
+def _serving(folder: Path, module: tuple[str, ...], model: str, *arguments: str) -> Iterator[Server]:
     path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
     variables = {key: value for key, value in os.environ.items() if key != "HOCKET_API_KEY"} | {"PYTHONPATH": path}
     log_file = folder / "server.log"
     with log_file.open("wb") as log:
-        command = [sys.executable, "-m", *program, model, "--port", "0", "--data-dir", str(folder / "data"), *arguments]
-        process = subprocess.Popen(command, stderr=log, env=variables, cwd=ROOT)
+        program = [sys.executable, "-m", *module, model, "--port", "0", "--data-dir", str(folder / "data")]
+        process = subprocess.Popen([*program, *arguments], stderr=log, env=variables, cwd=ROOT)
     try:
-        yield Server(_wait_until_ready(process, log_file), Path(model).name, process, log_file)
+        url = _wait_until_ready(process, log_file)
+        yield Server(url, Path(model).name, process, log_file)
     finally:
         process.terminate()
         try:
