@@ -15,6 +15,7 @@ from gateway.exposition import Exposition
 from gateway.middleware import add_request_id, authentication, map_errors, track
 from gateway.offline.runner_service import run_rows
 from gateway.offline.service import run_offline
+from gateway.offline.webhooks import deliver_webhooks
 from gateway.protocol.errors import UnavailableError
 from gateway.routes import routes
 from gateway.routes.metrics import EXPOSITION
@@ -45,6 +46,7 @@ def create_app(services: Services, on_engine_settled: Callable[[], None] = lambd
     app.on_response_prepare.append(add_request_id)
     app.on_shutdown.append(drain)
     app.cleanup_ctx.append(run_offline)
+    app.cleanup_ctx.append(deliver_webhooks)
     app.cleanup_ctx.append(_engine(on_engine_settled))
     app.cleanup_ctx.append(run_rows)
     return app

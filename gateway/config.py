@@ -7,6 +7,7 @@ import ipaddress
 import msgspec
 
 from gateway.webhook_secrets import secrets_by_tenant
+from gateway.webhook_targets import WebhookTargets
 
 _QUEUE_LIMITS = ("max_queue_requests", "max_queue_tokens", "max_body_bytes", "max_lease_bytes", "max_advised_sessions")
 _OFFLINE_LIMITS = (
@@ -59,12 +60,16 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     look_ahead_tokens: int = 131_072  # of their prompts
     max_promoted_rows: int = 64  # that run as online requests at a time, when a batch's window nears its end
     max_pending_rows: int = 1_000_000  # of one API key's batches, not yet run; more are refused
+    webhook_urls: tuple[str, ...] = ()  # told when a batch ends: URL for all, KEY:URL for one API key's
+    webhook_secrets: tuple[str, ...] = ()  # they are signed with: whsec_..., KEY:whsec_... with several API keys
+    allow_private_webhooks: bool = False  # whether a batch may name a private address as its webhook
 
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65535, "port must be between 0 and 65535")
         _require(bool(self.served_model_names), "served_model_names must not be empty")
         _require(all(self.api_keys), "an API key must not be empty")
         secrets_by_tenant(self.typing_webhook_secrets, self.api_keys)
+        _ = self.webhook_targets
         for name in (*_QUEUE_LIMITS, *_OFFLINE_LIMITS):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("request_timeout_ms", "drain_timeout_ms", "max_engine_restarts", "max_promoted_rows"):
@@ -77,6 +82,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "max_lease_ms",
         ):
             _require(getattr(self, name) > 0, f"{name} must be positive")
+
+    @property
+    def webhook_targets(self) -> WebhookTargets:
+        return WebhookTargets.parse(
+            self.webhook_urls, self.webhook_secrets, self.api_keys, allow_private=self.allow_private_webhooks
+        )
 
     @property
     def is_exposed(self) -> bool:

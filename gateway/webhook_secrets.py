@@ -1,4 +1,4 @@
-"""Whose webhooks are believed: secrets of the configuration, each for one tenant."""
+"""Secrets of the configuration, each for one tenant: whose webhooks are believed, or how theirs are signed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def secrets_by_tenant(texts: Sequence[str], api_keys: Sequence[str]) -> dict[str
 def _tenant(key: str, is_named: bool, api_keys: Sequence[str]) -> str:
     if is_named:
         if key not in api_keys:
-            raise ValueError("a typing webhook's secret names an API key that is not configured")
+            raise ValueError("a webhook's secret names an API key that is not configured")
         return tenant_of(key)
     if len(api_keys) > 1:
-        raise ValueError("with several API keys a typing webhook's secret must say whose it is: KEY:whsec_...")
+        raise ValueError("with several API keys a webhook's secret must say whose it is: KEY:whsec_...")
     return tenant_of(api_keys[0]) if api_keys else ""

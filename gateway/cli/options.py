@@ -34,6 +34,7 @@ _GATEWAY_FIELDS = {
     "access_log": "enable_access_log",
     "offline": "enable_offline",
     "prefix_order": "enable_prefix_order",
+    "webhook_url": "webhook_urls",
 }
 
 
@@ -167,6 +168,23 @@ def _add_offline_options(group: argparse._ArgumentGroup) -> None:
         metavar="URL",
         help="such as postgresql://user:password@host/name (default: SQLite in the data directory)",
     )
+    group.add_argument(
+        "--webhook-url",
+        action="append",
+        metavar="URL",
+        help="told when a batch ends; KEY:URL: one API key's batches; repeatable",
+    )
+    group.add_argument(
+        "--webhook-secret-file",
+        metavar="FILE",
+        help="whsec_..., one per line, to sign webhooks with; KEY:whsec_... with several API keys. With it, batches "
+        "may name a webhook_url in their metadata, too",
+    )
+    group.add_argument(
+        "--allow-private-webhooks",
+        action=argparse.BooleanOptionalAction,
+        help="batches may name private addresses (default: off)",
+    )
     for name, kind, text in (
         ("max-file-bytes", size_in_bytes, "of an uploaded file"),
         ("max-batch-file-bytes", size_in_bytes, "of a batch's input file"),
@@ -251,11 +269,27 @@ def gateway_config(
     fields = _fields(options, _GATEWAY_FIELDS, GatewayConfig)
     fields["api_keys"] = tuple(fields.get("api_keys") or environment_keys)
     fields["typing_webhook_secrets"] = tuple(fields.get("typing_webhook_secrets") or environment_secrets)
+    fields["webhook_urls"] = tuple(fields.get("webhook_urls", ()))
+    fields["webhook_secrets"] = _webhook_secrets(options.get("webhook_secret_file"))
     fields["served_model_names"] = tuple(fields.get("served_model_names") or (model_name,))
     try:
         return GatewayConfig(**fields)
     except ValueError as error:
         raise OptionsError(str(error)) from None
+
+
+def _webhook_secrets(file: str | None) -> tuple[str, ...]:
+    """Raises OptionsError."""
+    if file is None:
+        return ()
+    try:
+        lines = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise OptionsError(f"--webhook-secret-file: {file} cannot be read: {error}") from None
+    secrets = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not secrets:
+        raise OptionsError(f"--webhook-secret-file: {file} holds no secret")
+    return secrets
 
 
 def _fields(options: Mapping[str, Any], names: Mapping[str, str], kind: type[msgspec.Struct]) -> dict[str, Any]:

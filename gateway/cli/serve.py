@@ -102,9 +102,8 @@ def _open_store(config: GatewayConfig) -> OfflineStore | None:
         return None
     directory = Path(config.data_dir).expanduser() if config.data_dir else environment.data_directory()
     try:
-        return OfflineStore.open(
-            directory, config.database_url, Quota(config.max_stored_bytes, config.max_pending_rows)
-        )
+        quota = Quota(config.max_stored_bytes, config.max_pending_rows)
+        return OfflineStore.open(directory, config.database_url, quota, config.webhook_targets)
     except DirectoryInUseError as error:
         if config.data_dir:
             raise

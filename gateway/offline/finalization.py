@@ -10,12 +10,13 @@ from __future__ import annotations
 import secrets
 from typing import BinaryIO
 
-from gateway.offline import batches, files, rows
+from gateway.offline import batches, files, outbox, rows
 from gateway.offline.database import Database
 from gateway.offline.directory import DataDirectory
 from gateway.offline.lines import CANCELLED, EXPIRED, error_line
 from gateway.offline.records import BatchRecord, BatchStatus, FileRecord, RowState
 from gateway.offline.rows import EndedRow
+from gateway.webhook_targets import WebhookTargets
 
 OUTPUT_SECONDS = 30 * 86400  # that output and error files are kept, unless the batch says otherwise
 _ROWS_AT_ONCE = 256
@@ -77,7 +78,7 @@ def _line(batch_id: str, row: EndedRow) -> bytes:
     return error_line(batch_id, row.index, row.custom_id, EXPIRED if row.state is RowState.EXPIRED else CANCELLED)
 
 
-def end(database: Database, batch_id: str, sizes: dict[str, int], now: int) -> BatchRecord:
+def end(database: Database, batch_id: str, sizes: dict[str, int], now: int, webhooks: WebhookTargets) -> BatchRecord:
     with database.writing() as connection:
         batch = batches.get(connection, batch_id)
         if not batch.is_open:
@@ -96,7 +97,9 @@ def end(database: Database, batch_id: str, sizes: dict[str, int], now: int) -> B
             error_file_id=written[1],
             **{f"{batch.outcome}_at": now},
         )
-        return batches.get(connection, batch_id)
+        ended = batches.get(connection, batch_id)
+        outbox.post(connection, ended, webhooks.of(ended.tenant, ended.metadata), now)
+        return ended
 
 
 def _file(batch: BatchRecord, file_id: str, kind: str, num_bytes: int, now: int) -> FileRecord:

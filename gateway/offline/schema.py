@@ -107,3 +107,18 @@ results = Table(
     Index("results_by_landing", "batch_sequence", "sequence"),
     sqlite_autoincrement=True,
 )
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("sequence", _Sequence, primary_key=True),
+    Column("id", String(64), nullable=False, unique=True),
+    Column("tenant", String(64), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("is_trusted", Boolean, nullable=False),  # the operator named it
+    Column("body", LargeBinary, nullable=False),
+    Column("num_attempts", Integer, nullable=False),
+    Column("due_at", BigInteger, nullable=False),  # when to try next
+    Index("webhooks_by_time", "due_at"),
+    sqlite_autoincrement=True,
+)

@@ -10,6 +10,7 @@ same call may be repeated later.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,10 +21,11 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection, insert, select
 
-from gateway.offline import batches, files, finalization, rows
+from gateway.offline import batches, files, finalization, outbox, rows
 from gateway.offline.database import Database, StoreOpenError, database_url
 from gateway.offline.directory import DataDirectory
 from gateway.offline.group_commit import GroupCommit
+from gateway.offline.outbox import OutboxMessage
 from gateway.offline.records import (
     BatchRecord,
     BatchStatus,
@@ -37,6 +39,7 @@ from gateway.offline.rows import LandedRow, RowPlace
 from gateway.offline.schema import store as store_table
 from gateway.offline.upload import Upload
 from gateway.protocol.errors import InvalidRequestError, QuotaError
+from gateway.webhook_targets import WebhookTargets
 
 T = TypeVar("T")
 
@@ -68,12 +71,19 @@ class OfflineStore:
     """Make it with `open()`, which deletes what a crash left; `recover()` comes first, `close()` last."""
 
     def __init__(
-        self, directory: DataDirectory, database: Database, quota: Quota, now: Callable[[], float] = time.time
+        self,
+        directory: DataDirectory,
+        database: Database,
+        quota: Quota,
+        webhooks: WebhookTargets,
+        now: Callable[[], float],
     ) -> None:
         self._directory = directory
         self._database = database
         self.quota = quota
+        self.webhooks = webhooks
         self.now = now
+        self.posted = asyncio.Event()  # a webhook waits to be delivered; the courier clears it
         self.changed = asyncio.Event()  # a batch began, was cancelled or ended; whoever waits clears it
         self.created = asyncio.Event()  # a batch waits for its validation, or was cancelled; the validator clears it
         self._writer = ThreadPoolExecutor(1, "offline-writer")
@@ -82,7 +92,14 @@ class OfflineStore:
         self._finalizing: dict[str, asyncio.Task[BatchRecord]] = {}
 
     @classmethod
-    def open(cls, path: Path, url: str | None, quota: Quota, now: Callable[[], float] = time.time) -> Self:
+    def open(
+        cls,
+        path: Path,
+        url: str | None,
+        quota: Quota,
+        webhooks: WebhookTargets | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> Self:
         """`url` None: SQLite in the data directory. Raises StoreOpenError, DirectoryInUseError."""
         directory = DataDirectory(path)
         try:
@@ -97,7 +114,7 @@ class OfflineStore:
         except BaseException:
             directory.close()
             raise
-        return cls(directory, database, quota, now)
+        return cls(directory, database, quota, webhooks or WebhookTargets(), now)
 
     async def recover(self) -> None:
         """Finishes finalisations that a crash or a full disk interrupted."""
@@ -366,9 +383,27 @@ class OfflineStore:
         if not batch.is_open:
             return batch
         sizes = await self._in(self._readers, finalization.write_files, self._database, self._directory, batch_id)
-        batch = await self._in(self._writer, finalization.end, self._database, batch_id, sizes, int(self.now()))
+        batch = await self._in(
+            self._writer, finalization.end, self._database, batch_id, sizes, int(self.now()), self.webhooks
+        )
         self.changed.set()
+        self.posted.set()
         return batch
+
+    # Webhooks
+
+    async def due_webhooks(self, limit: int) -> list[OutboxMessage]:
+        return await self._read(lambda connection: outbox.due(connection, int(self.now()), limit))
+
+    async def next_webhook_at(self) -> int | None:
+        return await self._read(outbox.next_due_at)
+
+    async def remove_webhook(self, sequence: int) -> None:
+        await self._write(lambda connection: outbox.remove(connection, sequence))
+
+    async def postpone_webhook(self, sequence: int, seconds: float) -> None:
+        due_at = math.ceil(self.now() + seconds)
+        await self._write(lambda connection: outbox.postpone(connection, sequence, due_at))
 
     # Upkeep
 

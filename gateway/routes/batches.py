@@ -30,8 +30,9 @@ _MAX_RESULTS = 1000
 
 
 async def create_batch(request: web.Request) -> web.Response:
-    store = offline_store(request)
+    store, tenant = offline_store(request), RequestRecord.of(request).tenant
     asked = decode_create_batch(await read_body(request))
+    store.webhooks.check(tenant, asked.metadata)
     new = NewBatch(
         endpoint=asked.endpoint,
         input_file_id=asked.input_file_id,
@@ -40,7 +41,7 @@ async def create_batch(request: web.Request) -> web.Response:
         metadata=asked.metadata,
         output_expires_after=asked.output_expires_after.seconds if asked.output_expires_after else None,
     )
-    return json_response(_object(await store.create_batch(RequestRecord.of(request).tenant, new)))
+    return json_response(_object(await store.create_batch(tenant, new)))
 
 
 async def list_batches(request: web.Request) -> web.Response:

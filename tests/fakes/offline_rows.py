@@ -26,12 +26,21 @@ async def upload(store: OfflineStore, content: bytes, tenant: str = "", purpose:
     return record.id
 
 
-async def new_batch(store: OfflineStore, file_id: str, tenant: str = "", window_seconds: int = 86400) -> BatchRecord:
-    window = f"{window_seconds}s"
-    return await store.create_batch(
-        tenant,
-        NewBatch(endpoint=ENDPOINT, input_file_id=file_id, completion_window=window, window_seconds=window_seconds),
+async def new_batch(
+    store: OfflineStore,
+    file_id: str,
+    tenant: str = "",
+    window_seconds: int = 86400,
+    metadata: dict[str, str] | None = None,
+) -> BatchRecord:
+    new = NewBatch(
+        endpoint=ENDPOINT,
+        input_file_id=file_id,
+        completion_window=f"{window_seconds}s",
+        window_seconds=window_seconds,
+        metadata=metadata,
     )
+    return await store.create_batch(tenant, new)
 
 
 async def begun_batch(
@@ -41,11 +50,12 @@ async def begun_batch(
     tenant: str = "",
     window_seconds: int = 86400,
     extra: dict[str, object] | None = None,
+    metadata: dict[str, str] | None = None,
 ) -> BatchRecord:
     """Row i has the custom id "r<i>" and the prompt "prompt <i>"; the bad ones have failed their validation."""
     bodies = [json.dumps({"prompt": f"prompt {i}"} | (extra or {})).encode() for i in range(num_rows)]
     file_id = await upload(store, b"\n".join(bodies), tenant)
-    batch = await new_batch(store, file_id, tenant, window_seconds)
+    batch = await new_batch(store, file_id, tenant, window_seconds, metadata)
     checked, offset = [], 0
     for i, body in enumerate(bodies):
         refusal = error_line(batch.id, i, f"r{i}", RowError("bad", "Bad.", line=i + 1)) if i in bad else None

@@ -46,7 +46,7 @@ def _open_store(config: GatewayConfig) -> OfflineStore | None:
     if config.data_dir is None:
         return None
     quota = Quota(config.max_stored_bytes, config.max_pending_rows)
-    return OfflineStore.open(Path(config.data_dir), config.database_url, quota)
+    return OfflineStore.open(Path(config.data_dir), config.database_url, quota, config.webhook_targets)
 
 
 @pytest.fixture(name="make_services")

@@ -246,3 +246,12 @@ async def test_results_can_be_read_as_they_land(client: TestClient[Any, Any]) ->
     await store.finish_rows([result(record, 0), result(record, 1)])
     page = await (await client.get(f"/v1/batches/{batch['id']}/results?after={page['cursor']}&limit=1")).json()
     assert ([line["row"] for line in page["data"]], page["has_more"]) == ([0], True)
+
+
+async def test_a_webhook_that_cannot_be_told_is_refused_at_once(serve: Any, tmp_path: Path) -> None:
+    for number, secrets in enumerate([(), ("whsec_" + "A" * 43 + "=",)]):
+        client = await serve(FakeEngine(), data_dir=str(tmp_path / str(number)), webhook_secrets=secrets)
+        response = await post(client, row(), metadata={"webhook_url": "http://localhost/"})
+        error = (await response.json())["error"]
+        assert (response.status, error["param"]) == (400, "metadata.webhook_url")
+        assert error["code"] == ("private_address" if secrets else "webhooks_not_configured")

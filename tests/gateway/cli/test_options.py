@@ -108,7 +108,7 @@ def test_every_option_ends_up_in_a_configuration() -> None:
         "offline",
         "prefix_order",
     }
-    renamed |= {"typing_webhook_secret"}
+    renamed |= {"typing_webhook_secret", "webhook_url", "webhook_secret_file"}
     for action in parser()._actions:
         if action.dest not in ("help", "config", "chat_template"):
             assert action.dest in fields | renamed, action.dest
