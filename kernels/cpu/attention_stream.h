@@ -14,7 +14,8 @@
 namespace hocket::cpu::HOCKET_ISA {
 
 constexpr int64_t kStreamKeys = 64;
-constexpr int64_t kGroup = 8;
+constexpr int64_t kGroup = kWidth < 8 ? 8 : kWidth;
+constexpr int64_t kAhead = 1;  // groups that a group is fetched before it is used
 
 // A head is read in chunks of two vectors. The two of a bfloat16 chunk hold its even and its odd elements: one load,
 // one shift and one mask. Queries and results are kept in the same order.
@@ -54,26 +55,24 @@ inline void from_chunk_order(const float* from, int64_t whole, float* to) {
   }
 }
 
-// scores[r][j] = q[r] . k[j] over whole chunks, for kRows rows and kKeys keys.
-template <int kRows, int kKeys, class T>
+// scores[r][j] = q[r] . k[j] over whole chunks, for kRows rows and as many keys as make a vector of scores.
+template <int kRows, class T>
 inline void dot_keys(const float* q, int64_t q_row, const T* const* keys, int64_t offset, int64_t whole,
                      float* scores) {
-  Vec sums[kRows][kKeys] = {};
+  constexpr int kKeys = kWidth / kRows;
+  Vec sums[kRows * kKeys] = {};
   for (int64_t i = 0; i < whole; i += kChunk) {
     Chunk q_chunk[kRows];
     for (int r = 0; r < kRows; ++r) q_chunk[r] = {load(q + r * q_row + i), load(q + r * q_row + i + kWidth)};
     for (int j = 0; j < kKeys; ++j) {
       const Chunk key = load_chunk(keys[j] + offset + i);
-      for (int r = 0; r < kRows; ++r) sums[r][j] += q_chunk[r].first * key.first;
-      for (int r = 0; r < kRows; ++r) sums[r][j] += q_chunk[r].second * key.second;
+      for (int r = 0; r < kRows; ++r) sums[r * kKeys + j] += q_chunk[r].first * key.first;
+      for (int r = 0; r < kRows; ++r) sums[r * kKeys + j] += q_chunk[r].second * key.second;
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kKeys; j += 4) {
-      const Vec4 dots = sum4(sums[r][j], sums[r][j + 1], sums[r][j + 2], sums[r][j + 3]);
-      __builtin_memcpy(scores + r * kStreamKeys + j, &dots, sizeof(dots));
-    }
-  }
+  float dots[kRows][kKeys];
+  store(dots[0], sum_each(sums));
+  for (int r = 0; r < kRows; ++r) __builtin_memcpy(scores + r * kStreamKeys, dots[r], sizeof(dots[r]));
 }
 
 // out[r][i ...] += sum_j weights[r][j] values[j][i ...] over kGroup keys, kChunks chunks wide.
@@ -185,7 +184,7 @@ class StreamAttention {
   void add_tile(const Vectors& tile, const T* const* next_keys, int64_t num_heads, int64_t offset,
                 const Rows& rows) const {
     for (int64_t j = 0; j < tile.num_keys; j += kGroup) {
-      const T* const* next = j + kGroup < tile.num_keys ? tile.keys + j + kGroup : tile.values;
+      const T* const* next = ahead(tile.keys, j, tile.num_keys, tile.values);
       for (int64_t h = 0; h < num_heads; ++h) {
         add_scores(tile.keys + j, offset + h * head_dim_, h, rows, j);
         prefetch(next, offset + h * head_dim_);
@@ -193,7 +192,7 @@ class StreamAttention {
     }
     for (int64_t r = 0; r < num_heads * group_; ++r) softmax(tile.num_keys, rows, r);
     for (int64_t j = 0; j < tile.num_keys; j += kGroup) {
-      const T* const* next = j + kGroup < tile.num_keys ? tile.values + j + kGroup : next_keys;
+      const T* const* next = ahead(tile.values, j, tile.num_keys, next_keys);
       for (int64_t h = 0; h < num_heads; ++h) {
         add_outputs(tile.values + j, offset + h * head_dim_, h, rows, j);
         prefetch(next, offset + h * head_dim_);
@@ -201,14 +200,20 @@ class StreamAttention {
     }
   }
 
+  // The group kAhead after that at j, which may be one of what comes `then`. The last group is repeated.
+  static const T* const* ahead(const T* const* vectors, int64_t j, int64_t num_keys, const T* const* then) {
+    const int64_t last = round_up(num_keys, kGroup), place = j + kAhead * kGroup;
+    return place < last ? vectors + place : then + min(place - last, last - kGroup);
+  }
+
   // The scores of the query heads of KV head h with the group of keys from j on.
   void add_scores(const T* const* keys, int64_t offset, int64_t h, const Rows& rows, int64_t j) const {
     for_rows(h, [&]<int kRows>(int64_t r) {
-      constexpr int kKeys = kGroup / kRows;  // so many sums fit the registers
+      constexpr int kKeys = kWidth / kRows;
       const float* q = rows.q + r * row_size_;
       float* scores = rows.scores + r * kStreamKeys + j;
       for (int64_t i = 0; i < kGroup; i += kKeys) {
-        dot_keys<kRows, kKeys>(q, row_size_, keys + i, offset, whole_, scores + i);
+        dot_keys<kRows>(q, row_size_, keys + i, offset, whole_, scores + i);
       }
       if (whole_ < head_dim_) dot_tail(q, kRows, keys, offset, scores);
     });

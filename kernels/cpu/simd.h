@@ -179,12 +179,52 @@ inline float sum(Vec v) {
   return (q[0] + q[2]) + (q[1] + q[3]);
 }
 
-// { sum(a), sum(b), sum(c), sum(d) }
-inline Vec4 sum4(Vec a, Vec b, Vec c, Vec d) {
-  const Vec4 qa = quarter(a), qb = quarter(b), qc = quarter(c), qd = quarter(d);
-  const Vec4 ab = __builtin_shufflevector(qa, qb, 0, 4, 2, 6) + __builtin_shufflevector(qa, qb, 1, 5, 3, 7);
-  const Vec4 cd = __builtin_shufflevector(qc, qd, 0, 4, 2, 6) + __builtin_shufflevector(qc, qd, 1, 5, 3, 7);
-  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+// Two vectors whose lanes are partial sums in segments, halved: of each segment of a and of b, one half plus the other.
+template <int kSegment>
+inline Vec fold(Vec a, Vec b) {
+#if HOCKET_SIMD_WIDTH == 16
+  if constexpr (kSegment == 16) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+           __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+  } else if constexpr (kSegment == 8) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+           __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+  } else if constexpr (kSegment == 4) {
+    return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+           __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  } else {
+    return __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+           __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+  }
+#elif HOCKET_SIMD_WIDTH == 8
+  if constexpr (kSegment == 8) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+           __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+  } else if constexpr (kSegment == 4) {
+    return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
+           __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  } else {
+    return __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14) +
+           __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+#else
+  if constexpr (kSegment == 4) {
+    return __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  } else {
+    return __builtin_shufflevector(a, b, 0, 4, 2, 6) + __builtin_shufflevector(a, b, 1, 5, 3, 7);
+  }
+#endif
+}
+
+// Lane i of the result is the sum over the lanes of v[i]. Overwrites v.
+template <int kNum = kWidth>
+inline Vec sum_each(Vec* v) {
+  if constexpr (kNum == 1) {
+    return v[0];
+  } else {
+    for (int i = 0; i < kNum / 2; ++i) v[i] = fold<kNum>(v[i], v[i + kNum / 2]);
+    return sum_each<kNum / 2>(v);
+  }
 }
 
 inline float max_lane(Vec v) {
