@@ -52,14 +52,15 @@ class HugePageMemory:
             return torch.empty(shape, dtype=dtype)
         num_bytes = num_elements * dtype.itemsize
         if self._piece is None or self._used + num_bytes > len(self._piece):
-            self._piece = _map_huge_pages(max(_PIECE_BYTES, -(-num_bytes // _HUGE_PAGE) * _HUGE_PAGE))
+            self._piece = map_huge_pages(max(_PIECE_BYTES, -(-num_bytes // _HUGE_PAGE) * _HUGE_PAGE))
             self._used = 0
         tensor = torch.frombuffer(self._piece, dtype=dtype, count=num_elements, offset=self._used)
         self._used += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
         return tensor.view(*shape)
 
 
-def _map_huge_pages(num_bytes: int) -> mmap.mmap:
+def map_huge_pages(num_bytes: int) -> mmap.mmap:
+    """Zeros, in pages of 2 MiB where the system has such; not resident until written to."""
     piece = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError, AttributeError):  # a kernel or a system without huge pages: then small ones
         piece.madvise(mmap.MADV_HUGEPAGE)

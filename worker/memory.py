@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from schedcore.config import EngineConfig
 from worker.errors import MemoryPlanError
+from worker.host_memory import map_huge_pages
 from worker.models.model_config import ModelConfig
 from worker.unit_pool import NUM_VECTOR_KINDS, UnitPool
 
@@ -105,8 +105,11 @@ def allocate_pool(
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On CPU the memory is mapped, not touched: it becomes resident as it is written."""
+    """On CPU the memory is mapped, not touched: it becomes resident as it is written.
+
+    In huge pages: units lie anywhere, and looking up a page of 4 KiB costs as much as reading half of it.
+    """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     num_bytes = torch.Size(shape).numel() * dtype.itemsize
-    return torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=dtype).view(shape)
+    return torch.frombuffer(map_huge_pages(num_bytes), dtype=dtype).view(shape)

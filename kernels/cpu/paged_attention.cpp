@@ -17,9 +17,9 @@
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
 
-constexpr int64_t kMaxStreamGroup = 12;   // query heads per KV head; above, tiles are faster
-constexpr int64_t kMinSplitKeys = 256;    // fewer keys are not worth a split
-constexpr int64_t kWorthForking = 65536;  // multiply-adds
+constexpr int64_t kMaxStreamGroup = 12;    // query heads per KV head; above, tiles are faster
+constexpr int64_t kMinSplitKeys = 256;     // fewer keys are not worth a split
+constexpr int64_t kWorthForking = 131072;  // multiply-adds
 
 struct SequencePlan {
   int64_t first_item;    // items of this sequence: [first_item, the next sequence's first_item)

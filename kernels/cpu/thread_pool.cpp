@@ -5,8 +5,12 @@
 // tasks are done. So a successful swap, r > 0, proves that the fields read just before it are those of job j: a worker
 // that wakes late can neither run a task of a finished job nor mix the fields of two. Nobody waits for workers that
 // sleep through a job.
+//
+// Somebody waits for a worker that lost its CPU in the middle of a task, though, for as long as the operating system
+// lets others run there: milliseconds. After such a loss the caller works alone for some times as long.
 #include "thread_pool.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -31,6 +35,12 @@ namespace {
 
 constexpr int64_t kMaxTasks = int64_t{1} << 32;
 constexpr std::chrono::microseconds kSpin{40};
+constexpr std::chrono::microseconds kLoss{200};  // of waiting for others' tasks, and more than kLossTasks tasks take
+constexpr int kLossTasks = 2;
+constexpr int kAloneLosses = 4;  // so many times what was lost
+constexpr std::chrono::milliseconds kMaxAlone{50};
+
+using Clock = std::chrono::steady_clock;
 
 void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -44,15 +54,23 @@ uint64_t make_ticket(uint64_t job, int64_t remaining) { return job << 32 | stati
 uint64_t job_of(uint64_t ticket) { return ticket >> 32; }
 int64_t remaining_of(uint64_t ticket) { return static_cast<int64_t>(ticket & 0xffffffffu); }
 
-int num_usable_cpus() {
+// That this process may run on; empty where the system does not say.
+std::vector<int> usable_cpus() {
+  std::vector<int> cpus;
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
 }
 
 class ThreadPool {
  public:
-  ThreadPool() : num_threads_(num_usable_cpus()) {}
+  ThreadPool() : cpus_(usable_cpus()) {
+    const size_t known = cpus_.empty() ? std::thread::hardware_concurrency() : cpus_.size();
+    num_threads_ = static_cast<int>(std::max<size_t>(1, known));
+  }
   ~ThreadPool() { stop(); }
 
   int num_threads() const { return num_threads_; }
@@ -64,23 +82,52 @@ class ThreadPool {
 
   void run(int64_t num_tasks, TaskBody body, void* context) {
     const bool fork = num_threads_ > 1 && num_tasks > 1 && num_tasks < kMaxTasks;
-    if (!fork || busy_.exchange(true, std::memory_order_acquire)) {
-      for (int64_t i = 0; i < num_tasks; ++i) body(context, i);
-      return;
+    if (!fork || busy_.exchange(true, std::memory_order_acquire)) return run_alone(num_tasks, body, context);
+    const Clock::time_point begin = Clock::now();
+    if (begin < alone_until_) {
+      run_alone(num_tasks, body, context);
+    } else {
+      start();
+      keep_workers_off(sched_getcpu());
+      publish(num_tasks, body, context);
+      const int64_t num_own = take_tasks(ticket_.load(std::memory_order_relaxed));
+      if (!is_done_soon(num_tasks)) wait_long(num_tasks, begin, num_own);
     }
-    start();
-    publish(num_tasks, body, context);
-    take_tasks(ticket_.load(std::memory_order_relaxed));
-    wait_until_done(num_tasks);
     busy_.store(false, std::memory_order_release);
   }
 
  private:
+  static void run_alone(int64_t num_tasks, TaskBody body, void* context) {
+    for (int64_t i = 0; i < num_tasks; ++i) body(context, i);
+  }
+
   void start() {
     if (!workers_.empty()) return;
     stopping_.store(false, std::memory_order_relaxed);
     const uint64_t ticket = ticket_.load(std::memory_order_relaxed);
     for (int i = 1; i < num_threads_; ++i) workers_.emplace_back([this, ticket] { work(job_of(ticket)); });
+    if (static_cast<size_t>(num_threads_) != cpus_.size()) return;
+    for (int i = 1; i < num_threads_; ++i) place(static_cast<size_t>(i) - 1, cpus_[static_cast<size_t>(i)]);
+  }
+
+  // A worker that wakes on the CPU of the caller takes it away from it, and spins there when it has nothing to do.
+  void keep_workers_off(int callers_cpu) {
+    const auto at = std::find(cpu_of_worker_.begin(), cpu_of_worker_.end(), callers_cpu);
+    if (at == cpu_of_worker_.end()) return;
+    for (int cpu : cpus_) {  // one is free
+      if (std::find(cpu_of_worker_.begin(), cpu_of_worker_.end(), cpu) == cpu_of_worker_.end()) {
+        return place(static_cast<size_t>(at - cpu_of_worker_.begin()), cpu);
+      }
+    }
+  }
+
+  void place(size_t worker, int cpu) {
+    cpu_of_worker_.resize(workers_.size(), -1);
+    cpu_of_worker_[worker] = cpu;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    pthread_setaffinity_np(workers_[worker].native_handle(), sizeof(set), &set);  // a wish: it may fail
   }
 
   void stop() {
@@ -91,6 +138,7 @@ class ThreadPool {
     wake_.notify_all();
     for (std::thread& worker : workers_) worker.join();
     workers_.clear();
+    cpu_of_worker_.clear();
   }
 
   void publish(int64_t num_tasks, TaskBody body, void* context) {
@@ -106,8 +154,10 @@ class ThreadPool {
     }
   }
 
-  void take_tasks(uint64_t ticket) {
+  // Returns how many.
+  int64_t take_tasks(uint64_t ticket) {
     const uint64_t job = job_of(ticket);
+    int64_t num_taken = 0;
     while (job_of(ticket) == job && remaining_of(ticket) > 0) {
       TaskBody body = body_.load(std::memory_order_relaxed);
       void* context = context_.load(std::memory_order_relaxed);
@@ -116,14 +166,29 @@ class ThreadPool {
       body(context, remaining_of(ticket) - 1);
       num_done_.fetch_add(1, std::memory_order_release);
       ticket = ticket_.load(std::memory_order_acquire);
+      ++num_taken;
     }
+    return num_taken;
   }
 
-  void wait_until_done(int64_t num_tasks) {
-    for (int spins = 0; num_done_.load(std::memory_order_acquire) < num_tasks; ++spins) {
-      // A worker that lost its CPU holds the last task: let it have ours.
-      spins < 4096 ? pause() : std::this_thread::yield();
+  bool is_done(int64_t num_tasks) const { return num_done_.load(std::memory_order_acquire) >= num_tasks; }
+
+  bool is_done_soon(int64_t num_tasks) const {
+    for (int spins = 0; spins < 4096; ++spins) {
+      if (is_done(num_tasks)) return true;
+      pause();
     }
+    return false;
+  }
+
+  // A worker holds the last task and may have lost its CPU: let it have ours.
+  void wait_long(int64_t num_tasks, Clock::time_point job_begin, int64_t num_own) {
+    const Clock::time_point wait_begin = Clock::now();
+    while (!is_done(num_tasks)) std::this_thread::yield();
+    const Clock::time_point now = Clock::now();
+    const Clock::duration lost = now - wait_begin;
+    const Clock::duration of_tasks = kLossTasks * (wait_begin - job_begin) / std::max<int64_t>(1, num_own);
+    if (lost > kLoss && lost > of_tasks) alone_until_ = now + std::min<Clock::duration>(kAloneLosses * lost, kMaxAlone);
   }
 
   void work(uint64_t last_job) {
@@ -139,8 +204,8 @@ class ThreadPool {
     const auto has_work = [&] {
       return job_of(ticket_.load(std::memory_order_seq_cst)) != last_job || stopping_.load(std::memory_order_relaxed);
     };
-    const auto deadline = std::chrono::steady_clock::now() + kSpin;
-    while (!has_work() && std::chrono::steady_clock::now() < deadline) {
+    const Clock::time_point deadline = Clock::now() + kSpin;
+    while (!has_work() && Clock::now() < deadline) {
       for (int i = 0; i < 16 && job_of(ticket_.load(std::memory_order_acquire)) == last_job; ++i) pause();
     }
     if (!has_work()) {
@@ -153,8 +218,11 @@ class ThreadPool {
   }
 
   // Touched by the thread that holds busy_, or under set_num_threads().
+  const std::vector<int> cpus_;
   int num_threads_;
   std::vector<std::thread> workers_;
+  std::vector<int> cpu_of_worker_;  // empty where there are CPUs to spare: then the system places them
+  Clock::time_point alone_until_{};
 
   std::atomic<bool> busy_{false};
   std::atomic<bool> stopping_{false};
