@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +32,30 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from fakes.served import Server, serving_fake  # noqa: E402
 
 CHAT = "/v1/chat/completions"
-SAMPLE_SECONDS = 0.02
+SAMPLE_SECONDS = 0.005
 
 
 @dataclass
 class Phase:
     name: str
-    seconds: float = 0.0
-    peak_bytes: int = 0  # above the start
-    latencies: list[float] = field(default_factory=list)
+    start: float
+    end: float = 0.0
 
-    def row(self) -> dict[str, Any]:
-        ordered = sorted(self.latencies)
-        at = {f"p{p}": round(1e3 * ordered[int(len(ordered) * p / 100)], 1) for p in (50, 99)} if ordered else {}
-        worst = {"max": round(1e3 * ordered[-1], 1)} if ordered else {}
-        memory = round(self.peak_bytes / 2**20, 1)
-        return {"phase": self.name, "seconds": round(self.seconds, 1), "memory_mib": memory, "ms": at | worst}
+    def row(self, memory: list[tuple[float, float]], latencies: list[tuple[float, float]]) -> dict[str, Any]:
+        """Of samples (time, value): bytes above the start, seconds."""
+
+        def mine(samples: list[tuple[float, float]]) -> list[float]:
+            return sorted(value for at, value in samples if self.start <= at <= self.end)
+
+        seconds = mine(latencies)
+        times = {"p50": seconds[len(seconds) // 2], "p99": seconds[len(seconds) * 99 // 100], "max": seconds[-1]}
+        return {
+            "phase": self.name,
+            "seconds": round(self.end - self.start, 1),
+            "memory_mib": round(mine(memory)[-1] / 2**20, 1),
+            "ms": {name: round(1e3 * value, 1) for name, value in times.items()},
+            "requests": len(seconds),
+        }
 
 
 def write_rows(path: Path, num_rows: int, row_bytes: int, model: str) -> None:
@@ -57,55 +67,63 @@ def write_rows(path: Path, num_rows: int, row_bytes: int, model: str) -> None:
             file.write(json.dumps(row) + "\n")
 
 
+def sample_memory(pid: int, stop: threading.Event, samples: list[tuple[float, float]]) -> None:
+    process = psutil.Process(pid)
+    start = process.memory_info().rss
+    while not stop.wait(SAMPLE_SECONDS):
+        samples.append((time.time(), process.memory_info().rss - start))
+
+
+def ask(url: str, pipe: Connection) -> None:
+    """In a process of its own, so that it waits for nobody but the server. Ends when the pipe has something to say."""
+    samples: list[tuple[float, float]] = []
+    path = "/v1/batches?limit=20"
+    with httpx.Client(base_url=url) as client:
+        while not pipe.poll(SAMPLE_SECONDS):
+            at, start = time.time(), time.perf_counter()
+            found = client.get(path).raise_for_status().json()
+            samples.append((at, time.perf_counter() - start))
+            if found["object"] == "list" and found["data"]:
+                path = f"/v1/batches/{found['data'][0]['id']}"
+            else:
+                path = "/v1/batches?limit=20"
+    pipe.send(samples)
+
+
 class Watch:
-    """Samples memory and latency of a server until it is closed, for one phase after the other."""
+    """Memory and latencies of a server, phase by phase."""
 
     def __init__(self, server: Server) -> None:
-        self._process = psutil.Process(server.process.pid)
-        self._url = server.url
-        self._start_bytes = self._process.memory_info().rss
-        self._stop = threading.Event()
-        self.batch_id: str | None = None
-        self.phase = Phase("start")
         self.phases: list[Phase] = []
-        self._threads = [threading.Thread(target=self._sample_memory), threading.Thread(target=self._ask)]
-        for thread in self._threads:
-            thread.start()
+        self._memory: list[tuple[float, float]] = []
+        self._stop = threading.Event()
+        arguments = (server.process.pid, self._stop, self._memory)
+        self._sampler = threading.Thread(target=sample_memory, args=arguments)
+        self._sampler.start()
+        self._pipe, other = multiprocessing.Pipe()
+        self._asker = multiprocessing.get_context("spawn").Process(target=ask, args=(server.url, other))
+        self._asker.start()
 
     @contextmanager
     def during(self, name: str) -> Iterator[None]:
-        self.phase = Phase(name)
-        start = time.perf_counter()
+        phase = Phase(name, time.time())
         yield
-        self.phase.seconds = time.perf_counter() - start
-        self.phases.append(self.phase)
+        phase.end = time.time()
+        self.phases.append(phase)
 
-    def close(self) -> None:
+    def close(self) -> list[dict[str, Any]]:
+        """One row per phase."""
         self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _sample_memory(self) -> None:
-        while not self._stop.wait(SAMPLE_SECONDS):
-            above = self._process.memory_info().rss - self._start_bytes
-            self.phase.peak_bytes = max(self.phase.peak_bytes, above)
-
-    def _ask(self) -> None:
-        with httpx.Client(base_url=self._url) as client:
-            paths = ["/v1/batches?limit=20", "/v1/batches"]
-            number = 0
-            while not self._stop.wait(SAMPLE_SECONDS):
-                number += 1
-                path = paths[number % 2]
-                if number % 2 and self.batch_id is not None:
-                    path = f"/v1/batches/{self.batch_id}"
-                start = time.perf_counter()
-                client.get(path).raise_for_status()
-                self.phase.latencies.append(time.perf_counter() - start)
+        self._sampler.join()
+        self._pipe.send(None)
+        latencies = self._pipe.recv()
+        self._asker.join()
+        return [phase.row(self._memory, latencies) for phase in self.phases]
 
 
-def measure(server: Server, rows: Path, waits_for_end: bool) -> list[Phase]:
+def measure(server: Server, rows: Path, waits_for_end: bool) -> list[dict[str, Any]]:
     watch = Watch(server)
+    time.sleep(1.0)  # for the asking process to begin
     try:
         with httpx.Client(base_url=server.url, timeout=600) as client:
             with watch.during("upload"), rows.open("rb") as file:
@@ -114,15 +132,14 @@ def measure(server: Server, rows: Path, waits_for_end: bool) -> list[Phase]:
             created = {"input_file_id": uploaded.json()["id"], "endpoint": CHAT, "completion_window": "24h"}
             with watch.during("validate"):
                 batch = client.post("/v1/batches", json=created).json()
-                watch.batch_id = batch["id"]
                 batch = wait(client, batch["id"], {"validating"})
             if waits_for_end:
                 with watch.during("complete"):
                     batch = wait(client, batch["id"], {"in_progress", "finalizing"})
                 check(client, batch)
     finally:
-        watch.close()
-    return watch.phases
+        found = watch.close()
+    return found
 
 
 def wait(client: httpx.Client, batch_id: str, passing: set[str]) -> dict[str, Any]:
@@ -154,15 +171,14 @@ def main() -> int:
         folder = Path(name)
         with serving_fake(folder, "--no-access-log", "--max-batch-file-bytes", "1G") as server:
             write_rows(folder / "rows.jsonl", args.rows, args.row_bytes, server.model)
-            phases = measure(server, folder / "rows.jsonl", not args.until_validated)
-    found = [phase.row() for phase in phases]
+            found = measure(server, folder / "rows.jsonl", not args.until_validated)
     if args.json:
         print(json.dumps(found))
         return 0
     print(f"{'phase':10} {'seconds':>8} {'memory':>10}   status and list: p50, p99, max")
     for row in found:
         times = ", ".join(f"{value:g}" for value in row["ms"].values())
-        print(f"{row['phase']:10} {row['seconds']:8.1f} {row['memory_mib']:6.1f} MiB   {times} ms")
+        print(f"{row['phase']:10} {row['seconds']:8.1f} {row['memory_mib']:6.1f} MiB   {times} ms ({row['requests']})")
     return 0
 
 
