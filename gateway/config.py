@@ -38,6 +38,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_queue_tokens: int = 8_000_000  # of their prompts, per class
     max_body_bytes: int = 16 * 2**20  # larger bodies are answered 413; a body is held in memory while it is read
     request_timeout_ms: float = 600_000.0  # from arrival to the last token; 0: none
+    flex_timeout_ms: float = 3_600_000.0  # the same with service_tier "flex", which waits for online traffic to pause
     body_timeout_ms: float = 60_000.0  # for a client to send its body
     drain_timeout_ms: float = 30_000.0  # after SIGTERM, for open requests to finish
     max_advisories_per_second: float = 100.0  # per tenant, as are the next three; more are answered 429
@@ -72,7 +73,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         _ = self.webhook_targets
         for name in (*_QUEUE_LIMITS, *_OFFLINE_LIMITS):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        for name in ("request_timeout_ms", "drain_timeout_ms", "max_engine_restarts", "max_promoted_rows"):
+        for name in (
+            "request_timeout_ms",
+            "flex_timeout_ms",
+            "drain_timeout_ms",
+            "max_engine_restarts",
+            "max_promoted_rows",
+        ):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
         for name in (
             "body_timeout_ms",

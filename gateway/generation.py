@@ -12,11 +12,18 @@ from gateway.admission import Refusal
 from gateway.choice import Choice
 from gateway.engine_client import EngineDeadError
 from gateway.prepare import Prepared
-from gateway.protocol.errors import ApiError, DeadlineError, QueueFullError, UnavailableError, from_engine
+from gateway.protocol.errors import (
+    ApiError,
+    DeadlineError,
+    QueueFullError,
+    ResourceUnavailableError,
+    UnavailableError,
+    from_engine,
+)
 from gateway.protocol.response import Usage
 from gateway.services import Services
 from gateway.session_table import Notice
-from schedcore.types import FinishReason, TokenDelta
+from schedcore.types import FinishReason, RequestClass, TokenDelta
 
 _ERROR, _ABORT = FinishReason.ERROR, FinishReason.ABORT  # looked up once: this runs per token
 
@@ -51,8 +58,14 @@ class Generation:
     @property
     def seconds_left(self) -> float | None:
         """Of the time that a request may take."""
-        timeout_ms = self._services.config.request_timeout_ms
+        timeout_ms = self._timeout_ms
         return max(0.0, self.arrived_at + timeout_ms / 1e3 - self._services.clock()) if timeout_ms else None
+
+    @property
+    def _timeout_ms(self) -> float:
+        config = self._services.config
+        is_flex = self.profile.request_class is RequestClass.OFFLINE
+        return config.flex_timeout_ms if is_flex else config.request_timeout_ms
 
     @property
     def is_done(self) -> bool:
@@ -126,12 +139,14 @@ class Generation:
         answer = self._admission.admit(len(self._requests), num_tokens)
         if isinstance(answer, Refusal):
             self._metrics.num_refused += 1
-            raise QueueFullError(answer.reason, retry_after_seconds=answer.retry_after_seconds)
+            is_flex = self.profile.request_class is RequestClass.OFFLINE
+            kind = ResourceUnavailableError if is_flex else QueueFullError
+            raise kind(answer.reason, retry_after_seconds=answer.retry_after_seconds)
         self._ticket = answer
 
     def _limit_time(self) -> None:
         if (seconds := self.seconds_left) is not None:
-            limit = self._services.config.request_timeout_ms / 1e3
+            limit = self._timeout_ms / 1e3
             error = DeadlineError(f"The request took longer than {limit:g} seconds.")
             timer = asyncio.get_running_loop().call_later(seconds, self.fail, error)
             self._resources.callback(timer.cancel)

@@ -207,6 +207,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         ("max-queue-tokens", int, "prompt tokens of waiting requests per class before others get 429"),
         ("max-body-bytes", size_in_bytes, "of a request"),
         ("request-timeout-ms", float, "from arrival to the last token, 0 for none"),
+        ("flex-timeout-ms", float, "the same for requests of service tier flex"),
         ("body-timeout-ms", float, "for a client to send its body"),
         ("drain-timeout-ms", float, "for open requests to finish after SIGTERM"),
         ("keepalive-ms", float, "of silence before a first token, then streams get a comment"),

@@ -1,7 +1,7 @@
 """What a client is told when its request is refused or fails, in OpenAI's shape.
 
     ApiError
-    ├── InvalidRequestError      400   ├── QueueFullError         429
+    ├── InvalidRequestError      400   ├── QueueFullError         429, with it ResourceUnavailableError
     ├── AuthenticationError      401   ├── QuotaError             429
     ├── NotFoundError            404   ├── ServerError            500
     ├── MethodNotAllowedError    405   ├── UnavailableError       503
@@ -121,6 +121,13 @@ class QuotaError(ApiError):
 
 class TooManyAdvisoriesError(QueueFullError):
     default_code = "too_many_advisories"
+
+
+class ResourceUnavailableError(QueueFullError):
+    """Too much flex traffic: for those who would rather be told than wait."""
+
+    type = "resource_unavailable"
+    default_code = "resource_unavailable"
 
 
 class ServerError(ApiError):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from fakes.byte_tokenizer import END
+from fakes.eventually import eventually
 from fakes.fake_engine import FakeEngine, saying
 from fakes.sse_reader import stream_events
 from schedcore.types import RequestClass
@@ -247,3 +249,26 @@ async def test_model_without_template_says_so(serve: Any, without_template: Any)
     response = await client.post("/v1/chat/completions", json={"messages": HELLO})
     assert response.status == 400
     assert (await response.json())["error"]["code"] == "no_chat_template"
+
+
+async def test_full_flex_queue_has_a_code_of_its_own_and_refuses_nobody_else(serve: Any) -> None:
+    engine = FakeEngine(is_manual=True)
+    client = await serve(engine, max_queue_requests=1)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "service_tier": "flex"}
+    waiting = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+    await eventually(lambda: engine.num_open == 1)
+    refused = await client.post("/v1/chat/completions", json=body)
+    assert refused.status == 429
+    assert (await refused.json())["error"]["code"] == "resource_unavailable"
+    assert int(refused.headers["Retry-After"]) >= 1
+    online = asyncio.create_task(client.post("/v1/chat/completions", json=body | {"service_tier": "default"}))
+    await eventually(lambda: engine.num_open == 2)
+    while engine.num_open:
+        engine.step()
+    assert [(await task).status for task in (waiting, online)] == [200, 200]
+
+
+async def test_flex_may_take_longer(serve: Any) -> None:
+    client = await serve(FakeEngine(is_manual=True), request_timeout_ms=3_600_000.0, flex_timeout_ms=10.0)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "service_tier": "flex"}
+    assert (await client.post("/v1/chat/completions", json=body)).status == 504
