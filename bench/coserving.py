@@ -165,7 +165,8 @@ class Coserving:
 
     def _server(self, setting: Setting) -> DataServer:
         args = self._arguments
-        targets = f"--ttft-target-ms {args.ttft_ms:g} --itl-target-ms {args.itl_ms:g}"
+        told = args.told
+        targets = f"--ttft-target-ms {told * args.ttft_ms:g} --itl-target-ms {told * args.itl_ms:g}"
         cache = f" --kv-cache-memory-bytes {args.cache}" if args.cache else ""
         options = f"{setting.options} {targets}{cache} {args.server_options}".strip()
         return DataServer(setting.name, f"{args.server_command} {options}", shlex.quote(str(self._folder)))
@@ -252,7 +253,7 @@ def describe(document: Document, arguments: argparse.Namespace) -> str:
         f"Online: Poisson, {document.rate:.2f} requests/s, {arguments.load:.0%} of the {document.capacity:.2f} that a "
         f"closed loop of {arguments.capacity_concurrency} gets through; {arguments.online_len[0]} tokens in, "
         f"{arguments.online_len[1]} out, for {arguments.seconds:g} s; targets TTFT {targets.ttft_ms:g} ms, ITL "
-        f"{targets.itl_ms:g} ms (docs/metrics.md). Offline: {arguments.rows} rows in random order over "
+        f"{targets.itl_ms:g} ms (docs/metrics.md), of which the server is told {arguments.told:.0%}. Offline: {arguments.rows} rows in random order over "
         f"{arguments.documents} documents of {document_len} tokens, questions of {question_len}, {output_len} out. "
         "bs: online first, offline rows in the file's order, its look-ahead limited to so many rows.",
         "",
@@ -316,6 +317,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--online-len", type=int, nargs=2, default=[128, 64], metavar=("IN", "OUT"))
     parser.add_argument("--ttft-ms", type=float, default=500.0)
     parser.add_argument("--itl-ms", type=float, default=50.0)
+    parser.add_argument("--told", type=float, default=0.8, help="share of the targets that the server is told to hold")
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--documents", type=int, default=50)
     parser.add_argument(
