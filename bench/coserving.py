@@ -253,9 +253,10 @@ def describe(document: Document, arguments: argparse.Namespace) -> str:
         f"Online: Poisson, {document.rate:.2f} requests/s, {arguments.load:.0%} of the {document.capacity:.2f} that a "
         f"closed loop of {arguments.capacity_concurrency} gets through; {arguments.online_len[0]} tokens in, "
         f"{arguments.online_len[1]} out, for {arguments.seconds:g} s; targets TTFT {targets.ttft_ms:g} ms, ITL "
-        f"{targets.itl_ms:g} ms (docs/metrics.md), of which the server is told {arguments.told:.0%}. Offline: {arguments.rows} rows in random order over "
-        f"{arguments.documents} documents of {document_len} tokens, questions of {question_len}, {output_len} out. "
-        "bs: online first, offline rows in the file's order, its look-ahead limited to so many rows.",
+        f"{targets.itl_ms:g} ms (docs/metrics.md), of which the server is told {arguments.told:.0%}. Offline: "
+        f"{arguments.rows} rows in random order over {arguments.documents} documents of {document_len} tokens, "
+        f"questions of {question_len}, {output_len} out. bs: online first, offline rows in the file's order, its "
+        "look-ahead limited to so many rows.",
         "",
         "![Online attainment and offline throughput](coserving.svg)",
         "",
