@@ -54,6 +54,8 @@ bench: $(VENV)/.dev ## tokens per second, TTFT, ITL, the core's time per step, e
 	$(BIN)/python bench/core_contention.py
 	$(BIN)/python bench/algorithms.py
 	$(BIN)/python bench/kernels.py
+	$(BIN)/python bench/read_bandwidth.py
+	$(BIN)/python bench/gateway_cost.py
 	$(BIN)/python bench/estimator.py --short
 	$(BIN)/python bench/serve.py $(ARGS)
 
