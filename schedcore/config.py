@@ -6,6 +6,7 @@ import msgspec
 
 POLICIES = ("fcfs", "priority", "apt", "bs", "bs_e", "bs_es", "echo", "ellm", "hocket")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZATIONS = ("int8",)
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -15,6 +16,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model: str  # directory in Hugging Face format
     served_model_name: str = ""  # name in responses; empty: the directory's name
     dtype: str = "auto"  # weights and cache; auto: the checkpoint's
+    quantization: str | None = None  # int8: weights of products in half the bytes of bfloat16, on CPU; None: as dtype
     device: str = "auto"  # cpu, cuda, cuda:N; auto: cuda if there is one
     max_model_len: int | None = None  # tokens; None: the checkpoint's limit, or what fits the cache
     policy: str = "hocket"
@@ -36,6 +38,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         _require(self.dtype in DTYPES, f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        is_known = self.quantization is None or self.quantization in QUANTIZATIONS
+        _require(is_known, f"quantization must be {' or '.join(QUANTIZATIONS)}, not {self.quantization!r}")
         _require(self.policy in POLICIES, f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
         _require(1 <= self.block_size <= 256, "block_size must be between 1 and 256")
         for name in ("layers_per_unit", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting"):

@@ -45,12 +45,19 @@ class LoadedRunner:
 def load_runner(config: EngineConfig) -> LoadedRunner:
     """Raises WorkerError, ModelNotFoundError or ValueError for a wrong configuration or checkpoint."""
     device = _resolve_device(config.device)
+    if config.quantization is not None and device.type != "cpu":
+        raise ValueError(f"quantization {config.quantization} runs on CPU only, not on {device}")
     ops.set_num_threads(config.num_threads or ops.DEFAULT_THREADS)
     folder = resolve_model(config.model)
     model_config = read_model_config(folder)
     logger.info("loading %s (%s) on %s", folder, model_config.architecture, device)
     model, dtype = load_model(
-        folder, model_config, dtype=config.dtype, device=device, max_positions=config.max_model_len
+        folder,
+        model_config,
+        dtype=config.dtype,
+        quantization=config.quantization,
+        device=device,
+        max_positions=config.max_model_len,
     )
     if device.type == "cpu":
         keep_freed_memory()  # from here on: what loading needed once is given back

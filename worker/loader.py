@@ -34,19 +34,23 @@ def load_model(
     config: ModelConfig,
     *,
     dtype: str = "auto",
+    quantization: str | None = None,
     device: torch.device | None = None,
     max_positions: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> tuple[DecoderModel, torch.dtype]:
     """The model and the dtype of its weights and cache.
 
-    max_positions bounds the table of rotations. Raises CheckpointError, UnsupportedModelError.
+    quantization "int8": the weights of all products, on CPU only. max_positions bounds the table of rotations.
+    Raises CheckpointError, UnsupportedModelError.
     """
     expected = expected_shapes(config)
     with Checkpoint(folder) as checkpoint:
         checkpoint.check(expected, lambda name: is_ignorable(name, config))
         weight_dtype = _resolve_dtype(dtype, config, checkpoint)
-        builder = _Builder(config, checkpoint, weight_dtype, device or torch.device("cpu"), progress, len(expected))
+        builder = _Builder(
+            config, checkpoint, weight_dtype, quantization, device or torch.device("cpu"), progress, len(expected)
+        )
         return builder.model(min(max_positions or config.max_positions, config.max_positions)), weight_dtype
 
 
@@ -67,6 +71,7 @@ class _Builder:
         config: ModelConfig,
         checkpoint: Checkpoint,
         weight_dtype: torch.dtype,
+        quantization: str | None,
         device: torch.device,
         progress: Progress,
         num_tensors: int,
@@ -74,7 +79,7 @@ class _Builder:
         self._config, self._checkpoint, self._device = config, checkpoint, device
         self._names = weight_names(config)
         self._weight_dtype = weight_dtype
-        self._memory = HugePageMemory()
+        self._is_int8, self._memory = quantization == "int8", HugePageMemory()
         self._activation_dtype = torch.float32 if device.type == "cpu" else weight_dtype
         self._progress, self._num_read, self._num_tensors = progress, 0, num_tensors
 
@@ -140,7 +145,7 @@ class _Builder:
     def _linear(self, *modules: str, has_bias: bool = False, is_gated: bool = False) -> Linear:
         """Modules that read the same input, fused: their outputs follow each other, or the first gates the second."""
         bias = torch.cat([self._vector(f"{module}.bias") for module in modules]) if has_bias else None
-        return make_linear(self._weight(*modules), bias, is_gated=is_gated, memory=self._memory)
+        return make_linear(self._weight(*modules), bias, is_gated=is_gated, is_int8=self._is_int8, memory=self._memory)
 
     def _weight(self, *modules: str) -> Tensor:
         """The modules' weights stacked, [sum of out_features, in_features], in the weight dtype on the device."""

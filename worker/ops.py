@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
-from worker import ops_reference
+from worker import ops_reference, panels
 from worker.host_memory import HugePageMemory
 from worker.tensor_spec import match
 from worker.unit_pool import StepBatch, UnitPool
@@ -36,6 +36,7 @@ Int32Array = npt.NDArray[np.int32]
 DEFAULT_THREADS = torch.get_num_threads()  # before anybody has set it: as many as there are cores
 _CPU = -1  # in the place of a CUDA stream
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # kernels/include/dtype.h
+_WEIGHT_DTYPES = {**_DTYPES, torch.int8: 3}
 
 
 def backend(device: torch.device) -> str:
@@ -168,12 +169,18 @@ class PackedLinear:
 
 
 def pack_linear(
-    weight: Tensor, bias: Tensor | None = None, *, is_gated: bool = False, memory: HugePageMemory | None = None
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    is_gated: bool = False,
+    is_int8: bool = False,
+    memory: HugePageMemory | None = None,
 ) -> PackedLinear:
     """weight [N, K], bias [N] or None. Copies on CPU, to `memory` if given, so that the arguments may be freed.
 
     is_gated: the first half of the rows is a gate, the second half what it gates; linear() then returns
     silu(gate) * up, [T, N / 2].
+    is_int8: each row is rounded to 255 levels, int8 times a scale; what it is multiplied with is not.
     On CPU bfloat16 weights stay bfloat16, all others become float32; the bias becomes float32.
     """
     num_rows, in_features = weight.shape
@@ -183,38 +190,29 @@ def pack_linear(
         raise ValueError(f"a gated weight has as many rows of each half, not {num_rows} in all")
     out_features = num_rows // 2 if is_gated else num_rows
     if not (_HAS_KERNELS and weight.is_cpu):
+        if is_int8:
+            integers, scales = panels.quantize(weight)
+            weight = (integers * scales[:, None]).to(weight.dtype)
         return PackedLinear(weight, bias, in_features, out_features, 0, is_gated)
     panel_width = _kernels.linear_panel_width()
-    weight = weight.detach() if weight.dtype is torch.bfloat16 else weight.detach().float()
-    panels = _pack_panels(_panel_order(weight, panel_width, is_gated), memory)
-    columns = (
-        None if bias is None else _panel_order(bias.detach().float()[:, None], panel_width, is_gated).flatten().clone()
-    )
-    return PackedLinear(panels, columns, in_features, out_features, panel_width, is_gated)
 
+    def order(rows: Tensor) -> Tensor:
+        return panels.panel_order(rows, panel_width, is_gated)
 
-def _panel_order(rows: Tensor, width: int, is_gated: bool) -> Tensor:
-    """[N, K] -> [num_panels, width, K], padded with zeros; gated: gate and up share each panel."""
-    parts = rows.chunk(2) if is_gated else (rows,)
-    share = width // len(parts)
-    padded = [F.pad(part, (0, 0, 0, -part.shape[0] % share)) for part in parts]
-    panels = [part.view(-1, share, part.shape[1]) for part in padded]
-    return torch.cat(panels, dim=1) if is_gated else panels[0]
-
-
-def _pack_panels(rows: Tensor, memory: HugePageMemory | None) -> Tensor:
-    """[panels, width, K] -> [panels, K / 2, width, 2] in bfloat16 or [panels, K, width] in float32, K made even."""
-    rows = F.pad(rows, (0, rows.shape[2] % 2))
-    unit = torch.int32 if rows.dtype is torch.bfloat16 else rows.dtype  # a pair of bfloat16 stays together
-    columns = rows.contiguous().view(unit).mT
-    panels = columns.new_empty(columns.shape) if memory is None else memory.empty(columns.shape, unit)
-    return panels.copy_(columns).view(rows.dtype)
+    if is_int8:
+        integers, scales = panels.quantize(weight.detach())
+        packed = panels.pack_int8_panels(order(integers), order(scales[:, None]).squeeze(2), memory)
+    else:
+        weight = weight.detach() if weight.dtype is torch.bfloat16 else weight.detach().float()
+        packed = panels.pack_panels(order(weight), memory)
+    columns = None if bias is None else order(bias.detach().float()[:, None]).flatten().clone()
+    return PackedLinear(packed, columns, in_features, out_features, panel_width, is_gated)
 
 
 def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     """x [T, K] -> x @ weight.T + bias, [T, N], or what is_gated makes of it. On CPU x is float32, rows may be strided.
 
-    Where the CPU multiplies bfloat16 (backend avx512_bf16), a bfloat16 weight meets x rounded to bfloat16.
+    Where the CPU multiplies bfloat16 (backend avx512_bf16), bfloat16 and int8 weights meet x rounded to bfloat16.
     """
     if packed.panel_width == 0:
         product = F.linear(x, packed.weight, packed.bias)
@@ -226,7 +224,7 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     _kernels.linear(
         out.data_ptr(), x.data_ptr(), packed.weight.data_ptr(), 0 if packed.bias is None else packed.bias.data_ptr(),
         tokens, in_features, packed.out_features, stride, packed.out_features, packed.panel_width,
-        _DTYPES[packed.weight.dtype], _DTYPES[x.dtype], _DTYPES[out.dtype], packed.is_gated, False,
+        _WEIGHT_DTYPES[packed.weight.dtype], _DTYPES[x.dtype], _DTYPES[out.dtype], packed.is_gated, False,
     )  # fmt: skip
     return out
 
@@ -394,7 +392,7 @@ def _native_linear(linear: PackedLinear) -> _kernels.LinearWeight:
     bias = 0 if linear.bias is None else linear.bias.data_ptr()
     return _kernels.LinearWeight(
         linear.weight.data_ptr(), bias, linear.in_features, linear.out_features, linear.panel_width,
-        _DTYPES[linear.weight.dtype], linear.is_gated,
+        _WEIGHT_DTYPES[linear.weight.dtype], linear.is_gated,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from gateway.cli.options import OptionsError, engine_config, size_in_bytes
 from gateway.cli.simulation_options import percent, positive_int, progress_bar, seconds, write_json
 from schedcore.calibration import Calibration
-from schedcore.config import DTYPES, EngineConfig
+from schedcore.config import DTYPES, QUANTIZATIONS, EngineConfig
 from schedcore.latency_profile import LatencyCoefficients, LatencyProfile, save_profile
 from schedcore.model_path import DEMO, ModelNotFoundError, resolve_model
 from schedcore.step_measurements import (
@@ -65,6 +65,7 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     default = EngineConfig(model="")
     add("--device", str, "NAME", "cpu, cuda or cuda:N (default: auto, cuda if there is one)")
     group.add_argument("--dtype", choices=DTYPES, default=argparse.SUPPRESS, help="of weights and cache")
+    group.add_argument("--quantization", choices=QUANTIZATIONS, default=argparse.SUPPRESS, help="of weights, on CPU")
     add("--num-threads", positive_int, "N", "of CPU kernels (default: all cores)")
     add("--max-model-len", positive_int, "N", "context length in tokens")
     add("--max-num-seqs", positive_int, "N", f"requests in one step (default: {default.max_num_seqs})")

@@ -119,6 +119,8 @@ class DecoderStep {
         return take(static_cast<const BFloat16*>(model_.embedding));
       case DType::kFloat16:
         return take(static_cast<const Float16*>(model_.embedding));
+      case DType::kInt8:
+        status_ = Status::kUnsupportedDType;
     }
   }
 

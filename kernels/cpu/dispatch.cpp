@@ -40,7 +40,7 @@ const KernelTable* find_table(std::string_view name) {
   if (name == "avx2" && has_avx2) return &avx2::kTable;
   if (name == "avx2_w16" && has_avx2) return &avx2_w16::kTable;
   const bool has_avx512_bf16 =
-      has_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+      has_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
   if (name == "avx512" && has_avx512) return &avx512::kTable;
   if (name == "avx512_bf16" && has_avx512_bf16) return &avx512_bf16::kTable;
 #endif

@@ -43,7 +43,7 @@ ProductInput to_bfloat16(const ProductInput& x, int64_t in_features) {
 
 int64_t panels_together([[maybe_unused]] DType weight, [[maybe_unused]] int64_t num_rows) {
 #ifdef __AVX512BF16__
-  if (weight == DType::kBFloat16) return Bf16Product::panels_together(num_rows);
+  if (weight != DType::kFloat32) return Bf16Product<BFloat16>::panels_together(num_rows);
 #endif
   return num_rows == 1 ? 2 : 1;
 }
@@ -52,7 +52,7 @@ int64_t panels_together([[maybe_unused]] DType weight, [[maybe_unused]] int64_t 
 
 DType linear_input_dtype([[maybe_unused]] DType weight) {
 #ifdef __AVX512BF16__
-  if (weight == DType::kBFloat16) return DType::kBFloat16;
+  if (weight == DType::kBFloat16 || weight == DType::kInt8) return DType::kBFloat16;
 #endif
   return DType::kFloat32;
 }
@@ -61,8 +61,10 @@ void linear_panels(const PackedWeight& weight, const ProductInput& x, const Prod
                    int64_t end) {
   if (weight.dtype == DType::kFloat32) return FloatProduct<float>(weight, x, out).run(begin, end);
 #ifdef __AVX512BF16__
-  Bf16Product(weight, x, out).run(begin, end);
+  if (weight.dtype == DType::kInt8) return Bf16Product<int8_t>(weight, x, out).run(begin, end);
+  Bf16Product<BFloat16>(weight, x, out).run(begin, end);
 #else
+  if (weight.dtype == DType::kInt8) return FloatProduct<int8_t>(weight, x, out).run(begin, end);
   FloatProduct<BFloat16>(weight, x, out).run(begin, end);
 #endif
 }
@@ -83,7 +85,7 @@ void linear_product(const PackedWeight& weight, const ProductInput& x, const Pro
 
 Status linear(const LinearArgs& args) {
   if (args.panel_width != kPanel) return Status::kWrongPacking;
-  const bool has_weight = args.dtype == DType::kFloat32 || args.dtype == DType::kBFloat16;
+  const bool has_weight = args.dtype != DType::kFloat16;
   const bool has_x = args.x_dtype == DType::kFloat32 || args.x_dtype == linear_input_dtype(args.dtype);
   const bool has_out = args.out_dtype == DType::kFloat32 || (args.out_dtype == DType::kBFloat16 && !args.is_added);
   if (!has_weight || !has_x || !has_out) return Status::kUnsupportedDType;

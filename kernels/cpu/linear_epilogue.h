@@ -26,6 +26,12 @@ inline void write_columns(const ProductOutput& out, int64_t row, int64_t column,
 // The sums of one row over one panel.
 inline void write_panel(const PackedWeight& weight, const ProductOutput& out, int64_t row, int64_t panel, Vec first,
                         Vec second) {
+  if (weight.dtype == DType::kInt8) {
+    const auto* next = static_cast<const int8_t*>(weight.panels) + (panel + 1) * panel_size<int8_t>(weight.in_features);
+    const float* scales = reinterpret_cast<const float*>(next) - kPanel;
+    first *= load(scales);
+    second *= load(scales + kWidth);
+  }
   if (weight.bias != nullptr) {
     first += load(weight.bias + panel * kPanel);
     second += load(weight.bias + panel * kPanel + kWidth);

@@ -1,8 +1,9 @@
-// The product with x in float32: float32 weights, and bfloat16 weights where there is no instruction for these.
+// The product with x in float32: float32 weights, and bfloat16 and int8 weights where there are no instructions for
+// these.
 //
 // Rows of x are taken in groups, whose sums over a whole panel stay in registers. Few rows: time is the reading of the
 // weight, so the sums are split until there are enough independent ones to hide the latency of a multiply-add. Many
-// rows: time is arithmetic; a bfloat16 panel is then expanded to float32 once and used for a block of rows.
+// rows: time is arithmetic; a panel of these is then expanded to float32 once and used for a block of rows.
 #pragma once
 
 #include "linear_epilogue.h"
@@ -14,13 +15,15 @@ namespace hocket::cpu::HOCKET_ISA {
 
 constexpr int kPanelVecs = 2;
 constexpr int64_t kRowBlock = 96;    // rows that a panel serves before the next one
-constexpr int64_t kExpandRows = 16;  // bfloat16: expand the panel for more rows than this
+constexpr int64_t kExpandRows = 16;  // expand the panel for more rows than this
 
 // Rows of one group. Expanding on the fly takes registers.
 template <class T>
 constexpr int kMaxRows = 6;
 template <>
 constexpr int kMaxRows<BFloat16> = kWidth == 16 ? 6 : 4;
+template <>
+constexpr int kMaxRows<int8_t> = kMaxRows<BFloat16>;
 
 // The weights of one panel at k = 2 * pair + half, vector `vec` of its columns.
 template <int kHalf, bool kReload>
@@ -35,6 +38,12 @@ inline Vec load_weights(const BFloat16* panel, int64_t pair, int vec) {
   UintVec bits;
   __builtin_memcpy(&bits, p, sizeof(bits));
   return bit_cast<Vec>(kHalf == 0 ? bits << 16 : bits >> 16 << 16);
+}
+
+template <int kHalf, bool kReload>
+inline Vec load_weights(const int8_t* panel, int64_t pair, int vec) {
+  const UintVec bits = widen(load_bits(panel + (pair * kPanel + vec * kWidth) * 2));
+  return __builtin_convertvector(bit_cast<IntVec>(bits << (kHalf == 0 ? 24 : 16)) >> 24, Vec);
 }
 
 // sums[r][j] += x[r][k] panels[k][j] at k = 2 * pair + kHalf. The order keeps one element of x in a register at a time.
@@ -66,13 +75,13 @@ inline void multiply(const float* x, int64_t x_stride, const T* panels, int64_t 
   }
 }
 
-// T: float or BFloat16, the weight's.
+// T: float, BFloat16 or int8_t, the weight's.
 template <class T>
 class FloatProduct {
  public:
   // REQUIRES: x is float32.
   FloatProduct(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out)
-      : weight_(weight), x_(x), out_(out), depth_(weight.in_features), panel_size_(round_up(depth_, 2) * kPanel) {}
+      : weight_(weight), x_(x), out_(out), depth_(weight.in_features), panel_size_(panel_size<T>(depth_)) {}
 
   void run(int64_t panel_begin, int64_t panel_end) const {
     for (int64_t row = 0; row < x_.num_rows; row += kRowBlock) {
@@ -89,7 +98,7 @@ class FloatProduct {
         p += 2;
         continue;
       }
-      if (sizeof(T) == 2 && row_end - row_begin > kExpandRows) {
+      if (sizeof(T) <= 2 && row_end - row_begin > kExpandRows) {
         run_rows(row_begin, row_end, expand(panel), p);
       } else {
         run_rows(row_begin, row_end, panel, p);
@@ -100,7 +109,8 @@ class FloatProduct {
 
   // The panel in the float32 layout.
   const float* expand(const T* panel) const {
-    float* expanded = static_cast<float*>(scratch(Scratch::kItem, static_cast<size_t>(panel_size_) * sizeof(float)));
+    const auto bytes = static_cast<size_t>(panel_size<float>(depth_)) * sizeof(float);
+    float* expanded = static_cast<float*>(scratch(Scratch::kItem, bytes));
     for (int64_t pair = 0; pair < ceil_div(depth_, 2); ++pair) {
       for (int j = 0; j < kPanelVecs; ++j) {
         store(expanded + 2 * pair * kPanel + j * kWidth, load_weights<0, false>(panel, pair, j));

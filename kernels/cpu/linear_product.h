@@ -50,6 +50,13 @@ struct ProductOutput {
 // not float32, else float32. Whoever makes x for it writes this best at once.
 DType linear_input_dtype(DType weight);
 
+// Elements of T from one panel to the next.
+template <class T>
+constexpr int64_t panel_size(int64_t in_features) {
+  const int64_t scales = sizeof(T) == 1 ? kPanel * static_cast<int64_t>(sizeof(float)) : 0;
+  return round_up(in_features, 2) * kPanel + scales;
+}
+
 inline int64_t num_panels(const PackedWeight& weight) {
   return ceil_div(weight.out_features, weight.is_gated ? kWidth : kPanel);
 }

@@ -177,6 +177,8 @@ Status paged_attention(const PagedAttentionArgs& args) {
     case DType::kFloat16:
       PagedAttention<Float16>(args).run();
       return Status::kOk;
+    case DType::kInt8:
+      break;
   }
   return Status::kUnsupportedDType;
 }

@@ -80,6 +80,8 @@ Status rope_kv_write(const RopeKvWriteArgs& args) {
       return run<BFloat16>(args);
     case DType::kFloat16:
       return run<Float16>(args);
+    case DType::kInt8:
+      break;
   }
   return Status::kUnsupportedDType;
 }

@@ -38,6 +38,8 @@ Status with_type(DType dtype, const Fn& fn) {
       return fn(__nv_bfloat16{});
     case DType::kFloat16:
       return fn(__half{});
+    case DType::kInt8:
+      break;
   }
   return Status::kUnsupportedDType;
 }

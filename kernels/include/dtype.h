@@ -6,7 +6,7 @@
 namespace hocket {
 
 // The values are part of the Python binding (worker/ops.py).
-enum class DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
+enum class DType : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2, kInt8 = 3 };
 
 // Storage only; arithmetic is done in float32.
 struct BFloat16 {

@@ -4,6 +4,7 @@
 // columns, N padded with zeros to whole panels, K to an even number. Panel p is contiguous and holds
 //   float32:   [K][panel]         element (k, c) = weight[p * panel + c][k]
 //   bfloat16:  [K / 2][panel][2]  element (k / 2, c, k % 2) = weight[p * panel + c][k]
+//   int8:      as bfloat16, then [panel] float32: what the column's integers, -127 to 127, are multiplied by
 // so that a panel is read front to back, whatever the number of rows of x. Pairs of bfloat16 are what vdpbf16ps
 // multiplies; without it, two bfloat16 in 32 bits become two float32 by a shift and a mask.
 //
@@ -29,7 +30,7 @@ struct LinearArgs {
   int64_t x_stride;      // elements
   int64_t out_stride;    // elements
   int64_t panel_width;   // for which the weight was packed
-  DType dtype;           // of the weight; float32 or bfloat16
+  DType dtype;           // of the weight; float32, bfloat16 or int8
   DType x_dtype;         // float32, or bfloat16 where linear_input_dtype(dtype) is that
   DType out_dtype;       // float32 or bfloat16
   bool is_gated;
@@ -38,9 +39,9 @@ struct LinearArgs {
 
 // kWrongPacking where panel_width is not the current instruction set's.
 //
-// x and bfloat16 weights: where the instruction set multiplies bfloat16 (avx512_bf16), x is rounded to bfloat16, to
-// nearest even, and products are summed in float32; elsewhere the weights are widened and x stays float32. With
-// float32 weights everything is float32. kUnsupportedDType for bfloat16 x anywhere else.
+// x and bfloat16 or int8 weights: where the instruction set multiplies bfloat16 (avx512_bf16), x is rounded to
+// bfloat16, to nearest even, and products are summed in float32; elsewhere the weights become float32 and x stays so.
+// With float32 weights everything is float32. kUnsupportedDType for bfloat16 x anywhere else.
 Status linear_cpu(const LinearArgs& args);
 
 // Columns of a panel under the current instruction set.

@@ -29,8 +29,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def load(folder: Path, dtype: str = "float32") -> DecoderModel:
-    return load_model(folder, read_model_config(folder), dtype=dtype)[0]
+def load(folder: Path, dtype: str = "float32", quantization: str | None = None) -> DecoderModel:
+    return load_model(folder, read_model_config(folder), dtype=dtype, quantization=quantization)[0]
 
 
 def make_pool(model: DecoderModel, dtype: torch.dtype) -> UnitPool:
@@ -88,9 +88,11 @@ class World:
 
 
 @pytest.mark.usefixtures("cpu_device")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_equals_its_kernels_one_by_one(folder: Path, dtype: torch.dtype) -> None:
-    world = World(load(folder, str(dtype).removeprefix("torch.")), dtype)
+@pytest.mark.parametrize(
+    ("dtype", "quantization"), [(torch.float32, None), (torch.bfloat16, None), (torch.bfloat16, "int8")]
+)
+def test_equals_its_kernels_one_by_one(folder: Path, dtype: torch.dtype, quantization: str | None) -> None:
+    world = World(load(folder, str(dtype).removeprefix("torch."), quantization), dtype)
     assert isinstance(world.forwards[0], NativeForward)
     world.add_requests([1, 5, 70, 17, 100, 33], seed=3)
     assert world.run() > 10

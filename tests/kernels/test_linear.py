@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from worker import _kernels, ops, ops_reference
+from worker.panels import quantize
 
 WEIGHT_DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 ragged = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("cpu_device")  # other devices use their ow
 
 
 def multiplies_bfloat16(weight: torch.Tensor) -> bool:
-    return _kernels.isa() == "avx512_bf16" and weight.dtype is torch.bfloat16
+    return _kernels.isa() == "avx512_bf16" and weight.dtype in (torch.bfloat16, torch.int8)
 
 
 def exact_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -82,7 +83,8 @@ def run_kernel(x: torch.Tensor, packed: ops.PackedLinear, out: torch.Tensor, *, 
     _kernels.linear(
         out.data_ptr(), x.data_ptr(), packed.weight.data_ptr(), 0 if packed.bias is None else packed.bias.data_ptr(),
         x.shape[0], packed.in_features, packed.out_features, x.stride(0), out.stride(0), packed.panel_width,
-        ops._DTYPES[packed.weight.dtype], ops._DTYPES[x.dtype], ops._DTYPES[out.dtype], packed.is_gated, is_added,
+        ops._WEIGHT_DTYPES[packed.weight.dtype], ops._DTYPES[x.dtype], ops._DTYPES[out.dtype], packed.is_gated,
+        is_added,
     )  # fmt: skip
 
 
@@ -120,12 +122,43 @@ def test_takes_bfloat16_where_it_multiplies_it(tokens: int) -> None:
             run_kernel(x, packed, out)
 
 
+@ragged
+@given(
+    tokens=st.integers(0, 40),
+    in_features=st.integers(1, 70),
+    out_features=st.integers(1, 80),
+    has_bias=st.booleans(),
+    is_gated=st.booleans(),
+)
+def test_int8(tokens: int, in_features: int, out_features: int, has_bias: bool, is_gated: bool) -> None:
+    x, weight = torch.randn(tokens, in_features), torch.randn(2 * out_features, in_features)
+    weight[0] = 0
+    bias = torch.randn(2 * out_features) if has_bias else None
+    out = ops.linear(x, ops.pack_linear(weight, bias, is_gated=is_gated, is_int8=True))
+    integers, scales = quantize(weight)
+    x = x.bfloat16() if multiplies_bfloat16(integers) else x
+    expected = x.double() @ (integers * scales[:, None].double()).T + (0 if bias is None else bias.double())
+    expected = ops_reference.silu_mul(expected.float()) if is_gated else expected.float()
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=2e-5 * max(1.0, in_features))
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 4, 5, 6, 11, 12, 13, 24, 25, 100])
+def test_int8_for_any_number_of_rows(tokens: int) -> None:
+    """Every integer there is, with either sign."""
+    integers = torch.arange(-127, 128).repeat(3)[:640].view(10, 64).to(torch.int8)
+    integers[:, 0] = 127  # so that the scale is one
+    x = torch.randint(-4, 5, (tokens, 64)).float()
+    out = ops.linear(x, ops.pack_linear(integers.float(), is_int8=True))
+    assert torch.equal(out, (x.double() @ integers.double().T).float())
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
 @pytest.mark.parametrize(("in_features", "out_features"), [(96, 160), (301, 70), (2048, 256)])
-def test_row_does_not_depend_on_its_company(in_features: int, out_features: int) -> None:
+def test_row_does_not_depend_on_its_company(in_features: int, out_features: int, is_int8: bool) -> None:
     weight = torch.randn(out_features, in_features).bfloat16()
     if not multiplies_bfloat16(weight):
         pytest.skip("holds to the last bit where bfloat16 is multiplied")
-    x, packed = torch.randn(130, in_features), ops.pack_linear(weight)
+    x, packed = torch.randn(130, in_features), ops.pack_linear(weight, is_int8=is_int8)
     alone = torch.cat([ops.linear(row[None], packed) for row in x])
     for tokens in range(2, 131):
         assert torch.equal(ops.linear(x[:tokens], packed), alone[:tokens]), tokens

@@ -25,8 +25,8 @@ def folder(tmp_path: Path) -> Path:
     return write_checkpoint(tmp_path / "model")
 
 
-def load(folder: Path, dtype: str = "auto") -> tuple[DecoderModel, torch.dtype]:
-    return load_model(folder, read_model_config(folder), dtype=dtype)
+def load(folder: Path, dtype: str = "auto", quantization: str | None = None) -> tuple[DecoderModel, torch.dtype]:
+    return load_model(folder, read_model_config(folder), dtype=dtype, quantization=quantization)
 
 
 def rewrite(folder: Path, change: Callable[[Tensors], None]) -> None:
@@ -80,6 +80,13 @@ def test_reduced_precision_stays_near_float32(folder: Path, dtype: str) -> None:
     assert loaded_dtype == getattr(torch, dtype)
     expected, actual = logits_of(exact, PROMPT), logits_of(reduced, PROMPT)
     assert actual.dtype == torch.float32
+    difference = (actual - expected).norm() / expected.norm()
+    assert 0 < difference < 0.1
+
+
+def test_int8_stays_near_float32(folder: Path) -> None:
+    exact, reduced = load(folder)[0], load(folder, quantization="int8")[0]
+    expected, actual = logits_of(exact, PROMPT), logits_of(reduced, PROMPT)
     difference = (actual - expected).norm() / expected.norm()
     assert 0 < difference < 0.1
 

@@ -21,8 +21,10 @@ class PackedLinear:
 
     __slots__ = ("packed",)
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, is_gated: bool, memory: HugePageMemory | None) -> None:
-        self.packed = ops.pack_linear(weight, bias, is_gated=is_gated, memory=memory)
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, is_gated: bool, is_int8: bool, memory: HugePageMemory | None
+    ) -> None:
+        self.packed = ops.pack_linear(weight, bias, is_gated=is_gated, is_int8=is_int8, memory=memory)
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.packed)
@@ -42,13 +44,18 @@ class DenseLinear:
 
 
 def make_linear(
-    weight: Tensor, bias: Tensor | None = None, *, is_gated: bool = False, memory: HugePageMemory | None = None
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    is_gated: bool = False,
+    is_int8: bool = False,
+    memory: HugePageMemory | None = None,
 ) -> Linear:
     """weight [out_features, in_features], bias [out_features] or None. On CPU the arguments may be freed afterwards.
 
     is_gated: gate above up, [2 * out_features, in_features]; the product is silu(gate) * up.
-    memory: where the weight is kept on CPU.
+    is_int8, memory: how and where the weight is kept on CPU.
     """
     if weight.device.type == "cpu":
-        return PackedLinear(weight, bias, is_gated, memory)
+        return PackedLinear(weight, bias, is_gated, is_int8, memory)
     return DenseLinear(weight, bias, is_gated)

@@ -42,7 +42,7 @@ def test_flags_of_vllm_reach_the_engine() -> None:
         *("--dtype", "bfloat16", "--max-model-len", "512", "--block-size", "32", "--max-num-seqs", "8"),
         *("--max-num-batched-tokens", "256", "--seed", "7", "--kv-cache-memory-bytes", "2G", "--device", "cpu"),
         *("--scheduling-policy", "priority", "--no-enable-prefix-caching", "--no-enable-chunked-prefill"),
-        *("--decision-record", "decisions"),
+        *("--decision-record", "decisions", "--quantization", "int8"),
     )
     assert config == EngineConfig(
         model="/models/m",
@@ -59,6 +59,7 @@ def test_flags_of_vllm_reach_the_engine() -> None:
         enable_prefix_caching=False,
         enable_chunked_prefill=False,
         decision_record="decisions",
+        quantization="int8",
     )
 
 
