@@ -47,6 +47,10 @@ class SchedulerConfig:
         enable_chunked_prefill: bool = True,
         hidden_units_per_group: int = 0,
         num_host_units: int = 0,
+        num_host_blocks: int = 0,
+        enable_disk: bool = False,
+        cache_fingerprint: str = "",
+        max_num_sessions: int = 4096,
         enable_mixed_steps: bool = True,
         token_composition: str = "greedy",
         preemption: str = "recompute",
@@ -81,6 +85,7 @@ class Estimates:
         host_bytes_per_second: float = 0.0,
         unit_bytes: float = 0.0,
         latency_deviation: float = 0.3,
+        disk_bytes_per_second: float = 0.0,
     ) -> None: ...
     @property
     def latency(self) -> _core_algorithms.LatencyModel: ...
@@ -106,6 +111,11 @@ class BatchPlan:
     uncached_tokens: Int32
     hidden_tokens: Int32
     transfers: list[tuple[int, int, int, int, int, bool, int]]  # HostTransfer's fields
+    move_ids: Int32  # moves between tiers, also in a plan without anything to run; so are the next four
+    move_kinds: Int32  # MoveKind: 0 save, 1 load, 2 store, 3 fetch
+    move_slots: Int32
+    move_units: Int32  # [num_moves * units_per_block]
+    move_keys: UInt64  # [num_moves, 2], a copy
     def __bool__(self) -> bool:
         """False if there is nothing to run."""
 
@@ -136,6 +146,8 @@ class Scheduler:
         ttft_target: float | None = None,
         itl_target: float | None = None,
         cache_salt: str = "",
+        tenant: str = "",
+        session_id: str = "",
     ) -> AddStatus: ...
     def abort(self, request_id: int) -> bool:
         """True if the request was live; its memory is free at once, or, if it is in the plan now being executed,
@@ -145,10 +157,34 @@ class Scheduler:
         """sampled_token_ids: [len(sample_seqs)]. Raises CoreError if no plan is open or the size differs."""
     def has_work(self) -> bool:
         """True while any request is waiting or running."""
+    def complete_moves(self, done: Sequence[int] | Int32, failed: Sequence[int] | Int32 = ()) -> None:
+        """Moves of earlier plans were carried out or failed, by their ids. Raises CoreError for one not under way."""
+    def has_moves(self) -> bool:
+        """True while moves are under way."""
+    def has_background_work(self) -> bool:
+        """True while there is something to write to disk, for which schedule() is to be called."""
+    def note_on_disk(self, keys: UInt64) -> None:
+        """keys: [num_blocks, 2]. The disk has these blocks."""
+    def forget_on_disk(self, keys: UInt64) -> None:
+        """keys: [num_blocks, 2]. The disk has these blocks no longer."""
+    def advise(
+        self,
+        session_id: str,
+        event: int,
+        now: float,
+        *,
+        tenant: str = "",
+        cache_salt: str = "",
+        lease_seconds: float = 0.0,
+        draft_token_ids: Sequence[int] | Int32 = (),
+    ) -> tuple[bool, int, list[int], int, float | None]:
+        """event: index into AdvisoryEvent. Returns is_known, num_tokens, tokens per tier, index into SessionAction,
+        seconds left of the lease."""
     def stats(self) -> dict[str, Any]:
         """num_running, num_waiting (lists per class), num_waiting_tokens, num_units, num_free_units, num_cached_units,
         num_steps, num_prompt_tokens, num_output_tokens, num_cached_prompt_tokens, num_queried_prompt_tokens,
-        num_preemptions, num_evicted_blocks, num_finished (list per FinishReason), step_time_error_ratio."""
+        num_preemptions, num_evicted_blocks, num_finished (list per FinishReason), step_time_error_ratio, and of tiers
+        and sessions: cpp/core/scheduler_stats.h."""
     def latency(self) -> dict[str, Any]:
         """model (LatencyModel), mean_relative_error, num_held_out, num_observed: cpp/core/latency_refiner.h."""
     def check_invariants(self) -> None:

@@ -33,6 +33,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_num_batched_tokens: int = 2048  # tokens in one step; larger: better prefill throughput, longer ITL
     max_num_waiting: int = 4096  # requests queued in the engine before it refuses
     cache_memory_bytes: int | None = None  # device pool; None: a share of free memory
+    host_cache_bytes: int = 0  # host tier: what was computed, kept for when the device has dropped it; 0: none
+    disk_cache_dir: str | None = None  # disk tier: a folder of this engine's own; needs host_cache_bytes; None: none
+    disk_cache_bytes: int = 16 << 30  # that the disk tier may take
     num_threads: int | None = None  # CPU kernels; None: all cores
     latency_profile: str | None = None  # file that hocket calibrate wrote: how long a step takes; None: unknown
 
@@ -45,6 +48,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for name in ("layers_per_unit", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         _require(self.max_wait_ms >= 0, "max_wait_ms must not be negative")
+        _require(self.host_cache_bytes >= 0, "host_cache_bytes must not be negative")
+        _require(self.disk_cache_bytes >= 1, "disk_cache_bytes must be at least 1")
+        _require(
+            self.disk_cache_dir is None or self.host_cache_bytes > 0,
+            "disk_cache_dir needs host_cache_bytes: the way to the disk is by the host",
+        )
+        _require(
+            self.host_cache_bytes == 0 or self.enable_prefix_caching,
+            "host_cache_bytes needs enable_prefix_caching: what comes back goes to the prefix cache",
+        )
         for name in ("max_model_len", "cache_memory_bytes", "num_threads"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} must be at least 1")

@@ -100,11 +100,36 @@ class ResetCall(msgspec.Struct, frozen=True, array_like=True, tag="reset"):
     error: str | None = None
 
 
+class MovesCall(msgspec.Struct, frozen=True, array_like=True, tag="moves"):
+    done: list[int]
+    failed: list[int]
+    result: None = None
+    error: str | None = None
+
+
+class DiskCall(msgspec.Struct, frozen=True, array_like=True, tag="disk"):
+    """note_on_disk() or forget_on_disk()."""
+
+    keys: bytes  # uint64 pairs, little-endian
+    is_there: bool
+    result: None = None
+    error: str | None = None
+
+
+class AdviseCall(msgspec.Struct, frozen=True, array_like=True, tag="advise"):
+    session_id: str
+    event: int
+    now: float  # seconds
+    options: dict[str, Any]  # the keyword arguments that were given
+    result: list[Any] | None
+    error: str | None = None
+
+
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
     """Nothing was called afterwards."""
 
 
-Call = AddCall | AbortCall | ScheduleCall | CommitCall | ResetCall
+Call = AddCall | AbortCall | ScheduleCall | CommitCall | ResetCall | MovesCall | DiskCall | AdviseCall
 _Frame = Call | End
 
 

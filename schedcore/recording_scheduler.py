@@ -20,9 +20,12 @@ from schedcore.decision_record import (
     FORMAT,
     AbortCall,
     AddCall,
+    AdviseCall,
     Call,
     CommitCall,
+    DiskCall,
     Header,
+    MovesCall,
     OutputResult,
     PlanResult,
     RecordWriter,
@@ -32,6 +35,7 @@ from schedcore.decision_record import (
 from schedcore.recipe import Recipe
 
 Int32 = npt.NDArray[np.int32]
+UInt64 = npt.NDArray[np.uint64]
 
 DIGEST_BYTES = 8  # per field
 _INT32 = range(-(2**31), 2**31)
@@ -84,6 +88,31 @@ class RecordingScheduler(Scheduler):
             num_blocks = super().reset_prefix_cache()
         self._writer.append(ResetCall(num_blocks))
         return num_blocks
+
+    def complete_moves(self, done: Sequence[int] | Int32, failed: Sequence[int] | Int32 = ()) -> None:
+        ids = [int(i) for i in done], [int(i) for i in failed]
+        with self._recorded_failure(lambda error: MovesCall(*ids, None, error)):
+            super().complete_moves(done, failed)
+        self._writer.append(MovesCall(*ids))
+
+    def note_on_disk(self, keys: UInt64) -> None:
+        super().note_on_disk(keys)
+        self._writer.append(DiskCall(keys.astype("<u8").tobytes(), True))
+
+    def forget_on_disk(self, keys: UInt64) -> None:
+        super().forget_on_disk(keys)
+        self._writer.append(DiskCall(keys.astype("<u8").tobytes(), False))
+
+    def advise(
+        self, session_id: str, event: int, now: float, **options: Any
+    ) -> tuple[bool, int, list[int], int, float | None]:
+        if salt := options.get("cache_salt"):
+            options["cache_salt"] = self._salt_digest(salt)
+        plain = {name: _plain(value) for name, value in options.items()}
+        with self._recorded_failure(lambda error: AdviseCall(session_id, event, now, plain, None, error)):
+            report = super().advise(session_id, event, now, **options)
+        self._writer.append(AdviseCall(session_id, event, now, plain, [*report]))
+        return report
 
     @contextmanager
     def _recorded_failure(self, call: Callable[[str], Call]) -> Iterator[None]:
@@ -152,6 +181,10 @@ def int32_bytes(token_ids: Sequence[int] | Int32) -> bytes:
 
 def int32_array(data: bytes) -> Int32:
     return np.frombuffer(data, np.int32)
+
+
+def key_array(data: bytes) -> UInt64:
+    return np.frombuffer(data, "<u8").reshape(-1, 2)
 
 
 def _plain(value: Any) -> Any:

@@ -190,3 +190,28 @@ class EngineStats(msgspec.Struct, frozen=True):
     commit_seconds: float  # sum over steps in the core's commit()
     execute_seconds: float  # sum over steps in the executor
     step_time_error_ratio: float = 0.0  # predicted against measured, mean over recent held-out steps
+
+    # Tiers
+    num_hit_tokens: list[int] = []  # of num_cached_prompt_tokens: found on the device, the host, the disk
+    num_restores: int = 0  # moves from a slower tier that a request waited for
+    restore_seconds_saved: float = 0.0  # predicted, against computing the tokens again
+    num_host_blocks: int = 0  # that the host tier has room for
+    num_free_host_blocks: int = 0
+    num_disk_blocks: int = 0
+    disk_bytes: int = 0  # that the segments take
+    max_disk_bytes: int = 0
+    block_bytes: int = 0  # of one block in any tier
+    num_saved_blocks: int = 0  # device to host
+    num_stored_blocks: int = 0  # host to disk
+    num_fetched_blocks: int = 0  # disk to host
+    num_lost_blocks: int = 0  # that the disk should have had: damaged or dropped meanwhile
+    num_loaded_blocks: int = 0  # host to device
+
+    # Sessions
+    num_sessions: int = 0  # known
+    num_leases: int = 0  # announced, and not over
+    num_announcements: int = 0
+    num_announced_requests: int = 0  # that came while they were
+    lead_seconds: float = 0.0  # from announcement to request, sum over those
+    num_prepared_tokens: int = 0  # brought back or computed for announced requests
+    num_wasted_tokens: int = 0  # of these, those whose announcement ended without a request

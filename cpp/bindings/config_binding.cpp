@@ -38,6 +38,10 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(block_size)
       .HOCKET_FIELD(hidden_units_per_group)
       .HOCKET_FIELD(num_host_units)
+      .HOCKET_FIELD(num_host_blocks)
+      .HOCKET_FIELD(enable_disk)
+      .HOCKET_FIELD(cache_fingerprint)
+      .HOCKET_FIELD(max_num_sessions)
       .HOCKET_FIELD(max_num_seqs)
       .HOCKET_FIELD(max_num_batched_tokens)
       .HOCKET_FIELD(max_model_len)
@@ -64,17 +68,23 @@ void bind_config(py::module_& module) {
       .def_property_readonly("max_blocks_per_seq", &SchedulerConfig::max_blocks_per_seq);
 
   py::class_<Estimates>(module, "Estimates")
-      .def(py::init([](const std::optional<LatencyModel>& latency, const std::optional<StepCosts>& costs,
-                       double host_bytes_per_second, double unit_bytes, double latency_deviation) {
-             if (!(latency_deviation > 0)) throw py::value_error("latency_deviation must be positive");
-             if (!(host_bytes_per_second >= 0) || !(unit_bytes >= 0)) {
-               throw py::value_error("host_bytes_per_second and unit_bytes must not be negative");
-             }
-             return Estimates{latency.value_or(LatencyModel()), latency_deviation, costs.value_or(StepCosts()),
-                              host_bytes_per_second, unit_bytes};
-           }),
-           py::kw_only(), "latency"_a = py::none(), "costs"_a = py::none(), "host_bytes_per_second"_a = 0.0,
-           "unit_bytes"_a = 0.0, "latency_deviation"_a = Estimates().latency_deviation)
+      .def(
+          py::init([](const std::optional<LatencyModel>& latency, const std::optional<StepCosts>& costs,
+                      double host_bytes_per_second, double unit_bytes, double latency_deviation,
+                      double disk_bytes_per_second) {
+            if (!(latency_deviation > 0)) throw py::value_error("latency_deviation must be positive");
+            if (!(host_bytes_per_second >= 0) || !(disk_bytes_per_second >= 0) || !(unit_bytes >= 0)) {
+              throw py::value_error("host_bytes_per_second, disk_bytes_per_second and unit_bytes must not be negative");
+            }
+            return Estimates{latency.value_or(LatencyModel()),
+                             latency_deviation,
+                             costs.value_or(StepCosts()),
+                             host_bytes_per_second,
+                             disk_bytes_per_second,
+                             unit_bytes};
+          }),
+          py::kw_only(), "latency"_a = py::none(), "costs"_a = py::none(), "host_bytes_per_second"_a = 0.0,
+          "unit_bytes"_a = 0.0, "latency_deviation"_a = Estimates().latency_deviation, "disk_bytes_per_second"_a = 0.0)
       .def_property_readonly("latency", [](const Estimates& self) { return self.latency; });
 }
 

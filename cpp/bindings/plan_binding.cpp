@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "bindings.h"
 
 namespace py = pybind11;
@@ -16,6 +18,13 @@ py::list transfers(const PlanObject& object) {
                                static_cast<int>(t.kind)));
   }
   return list;
+}
+
+py::array_t<uint64_t> move_keys(const PlanObject& object) {
+  const auto& keys = object.plan->move_keys;
+  py::array_t<uint64_t> array({static_cast<py::ssize_t>(keys.size()), py::ssize_t{2}});
+  if (!keys.empty()) std::memcpy(array.mutable_data(), keys.data(), keys.size() * sizeof(BlockKey));
+  return array;
 }
 
 void bind_batch_plan(py::module_& module) {
@@ -38,6 +47,11 @@ void bind_batch_plan(py::module_& module) {
       .HOCKET_VIEW(plan, cache_kinds)
       .HOCKET_VIEW(plan, uncached_tokens)
       .HOCKET_VIEW(plan, hidden_tokens)
+      .HOCKET_VIEW(plan, move_ids)
+      .HOCKET_VIEW(plan, move_kinds)
+      .HOCKET_VIEW(plan, move_slots)
+      .HOCKET_VIEW(plan, move_units)
+      .def_property_readonly("move_keys", &move_keys)
       .def_property_readonly("transfers", &transfers)
       .def("__bool__", [](const PlanObject& object) { return !object.plan->empty(); });
 }

@@ -64,7 +64,9 @@ class SchedulerObject {
 
   py::object schedule(double now) {
     const BatchPlan& plan = scheduler_->schedule(now);
-    if (!plan_) plan_ = py::cast(PlanObject{&plan, owner_, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
+    if (!plan_)
+      plan_ =
+          py::cast(PlanObject{&plan, owner_, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
     return plan_;
   }
 
@@ -87,7 +89,8 @@ class SchedulerObject {
 AddStatus add_request(SchedulerObject& object, uint64_t request_id, const py::object& prompt_token_ids,
                       int64_t max_tokens, int64_t min_tokens, const py::object& stop_token_ids, int32_t request_class,
                       int64_t priority, double arrival_time, std::optional<double> ttft_target,
-                      std::optional<double> itl_target, const std::string& cache_salt) {
+                      std::optional<double> itl_target, const std::string& cache_salt, const std::string& tenant,
+                      const std::string& session_id) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const TokenIds prompt(prompt_token_ids);
   const TokenIds stops(stop_token_ids);
@@ -103,22 +106,63 @@ AddStatus add_request(SchedulerObject& object, uint64_t request_id, const py::ob
   spec.ttft_target = ttft_target.value_or(kNever);
   spec.itl_target = itl_target.value_or(kNever);
   spec.cache_salt = cache_salt;
+  spec.tenant = tenant;
+  spec.session_id = session_id;
   return object.scheduler().add_request(spec);
 }
 
 py::dict stats(SchedulerObject& object) {
   const SchedulerStats stats = object.scheduler().stats();
   const SchedulerCounters& counters = stats.counters;
-  return py::dict("num_running"_a = stats.num_running, "num_waiting"_a = stats.num_waiting,
-                  "num_waiting_tokens"_a = stats.num_waiting_tokens, "num_units"_a = stats.num_units,
-                  "num_free_units"_a = stats.num_free_units, "num_cached_units"_a = stats.num_cached_units,
-                  "num_steps"_a = counters.num_steps, "num_prompt_tokens"_a = counters.num_prompt_tokens,
-                  "num_output_tokens"_a = counters.num_output_tokens,
-                  "num_cached_prompt_tokens"_a = counters.num_cached_prompt_tokens,
-                  "num_queried_prompt_tokens"_a = counters.num_queried_prompt_tokens,
-                  "num_preemptions"_a = counters.num_preemptions, "num_evicted_blocks"_a = stats.num_evicted_blocks,
-                  "num_finished"_a = counters.num_finished,
-                  "step_time_error_ratio"_a = object.scheduler().latency().mean_relative_error());
+  return py::dict(
+      "num_running"_a = stats.num_running, "num_waiting"_a = stats.num_waiting,
+      "num_waiting_tokens"_a = stats.num_waiting_tokens, "num_units"_a = stats.num_units,
+      "num_free_units"_a = stats.num_free_units, "num_cached_units"_a = stats.num_cached_units,
+      "num_steps"_a = counters.num_steps, "num_prompt_tokens"_a = counters.num_prompt_tokens,
+      "num_output_tokens"_a = counters.num_output_tokens,
+      "num_cached_prompt_tokens"_a = counters.num_cached_prompt_tokens,
+      "num_queried_prompt_tokens"_a = counters.num_queried_prompt_tokens,
+      "num_preemptions"_a = counters.num_preemptions, "num_evicted_blocks"_a = stats.num_evicted_blocks,
+      "num_finished"_a = counters.num_finished, "num_hit_tokens"_a = counters.num_hit_tokens,
+      "num_restores"_a = counters.num_restores, "restore_seconds_saved"_a = counters.restore_seconds_saved,
+      "num_announcements"_a = counters.num_announcements, "num_announced_requests"_a = counters.num_announced_requests,
+      "lead_seconds"_a = counters.lead_seconds, "num_prepared_tokens"_a = counters.num_prepared_tokens,
+      "num_wasted_tokens"_a = counters.num_wasted_tokens, "num_host_blocks"_a = stats.num_host_blocks,
+      "num_free_host_blocks"_a = stats.num_free_host_blocks, "num_disk_blocks"_a = stats.num_disk_blocks,
+      "num_sessions"_a = stats.num_sessions, "num_leases"_a = stats.num_leases,
+      "num_saved_blocks"_a = stats.tiers.num_saved_blocks, "num_stored_blocks"_a = stats.tiers.num_stored_blocks,
+      "num_fetched_blocks"_a = stats.tiers.num_fetched_blocks, "num_lost_blocks"_a = stats.tiers.num_lost_blocks,
+      "num_loaded_blocks"_a = stats.tiers.num_loaded_blocks,
+      "step_time_error_ratio"_a = object.scheduler().latency().mean_relative_error());
+}
+
+// ---- tiers and sessions ----
+
+using KeyArray = py::array_t<uint64_t, py::array::c_style | py::array::forcecast>;
+
+std::vector<BlockKey> block_keys(const KeyArray& array) {
+  if (array.ndim() != 2 || array.shape(1) != 2) throw py::value_error("keys must have the shape [num_blocks, 2]");
+  std::vector<BlockKey> keys(static_cast<size_t>(array.shape(0)));
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = {array.data()[2 * i], array.data()[2 * i + 1]};
+  return keys;
+}
+
+void complete_moves(SchedulerObject& object, const py::object& done, const py::object& failed) {
+  const TokenIds done_ids(done);
+  const TokenIds failed_ids(failed);
+  object.scheduler().complete_moves(done_ids.view(), failed_ids.view());
+}
+
+py::tuple advise(SchedulerObject& object, const std::string& session_id, int32_t event, double now,
+                 const std::string& tenant, const std::string& cache_salt, double lease_seconds,
+                 const py::object& draft_token_ids) {
+  if (event < 0 || event >= kNumAdvisoryEvents) throw py::value_error("there is no such event");
+  const TokenIds draft(draft_token_ids);
+  const AdvisorySpec spec{
+      {tenant, cache_salt, session_id}, static_cast<AdvisoryEvent>(event), lease_seconds, draft.view()};
+  const SessionReport report = object.scheduler().advise(spec, now);
+  return py::make_tuple(report.is_known, report.num_tokens, report.tier_tokens, static_cast<int>(report.action),
+                        report.lease_seconds < 0 ? py::object(py::none()) : py::cast(report.lease_seconds));
 }
 
 py::dict latency(SchedulerObject& object) {
@@ -137,12 +181,26 @@ void bind_scheduler(py::module_& module) {
            "config"_a, "estimates"_a = py::none())
       .def("add_request", &add_request, "request_id"_a, "prompt_token_ids"_a, py::kw_only(), "max_tokens"_a,
            "min_tokens"_a = 0, "stop_token_ids"_a = py::tuple(), "request_class"_a = 0, "priority"_a = 0,
-           "arrival_time"_a = 0.0, "ttft_target"_a = py::none(), "itl_target"_a = py::none(), "cache_salt"_a = "")
+           "arrival_time"_a = 0.0, "ttft_target"_a = py::none(), "itl_target"_a = py::none(), "cache_salt"_a = "",
+           "tenant"_a = "", "session_id"_a = "")
       .def(
           "abort", [](SchedulerObject& self, uint64_t id) { return self.scheduler().abort(id); }, "request_id"_a)
       .def("schedule", &SchedulerObject::schedule, "now"_a)
       .def("commit", &SchedulerObject::commit, "sampled_token_ids"_a, "now"_a)
       .def("has_work", [](SchedulerObject& self) { return self.scheduler().has_work(); })
+      .def("complete_moves", &complete_moves, "done"_a, "failed"_a = py::tuple())
+      .def("has_moves", [](SchedulerObject& self) { return self.scheduler().has_moves(); })
+      .def("has_background_work", [](SchedulerObject& self) { return self.scheduler().has_background_work(); })
+      .def(
+          "note_on_disk",
+          [](SchedulerObject& self, const KeyArray& keys) { self.scheduler().note_on_disk(block_keys(keys)); },
+          "keys"_a)
+      .def(
+          "forget_on_disk",
+          [](SchedulerObject& self, const KeyArray& keys) { self.scheduler().forget_on_disk(block_keys(keys)); },
+          "keys"_a)
+      .def("advise", &advise, "session_id"_a, "event"_a, "now"_a, py::kw_only(), "tenant"_a = "", "cache_salt"_a = "",
+           "lease_seconds"_a = 0.0, "draft_token_ids"_a = py::tuple())
       .def("stats", &stats)
       .def("latency", &latency)
       .def("check_invariants", [](SchedulerObject& self) { self.scheduler().check_invariants(); })

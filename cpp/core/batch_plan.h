@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "block_key.h"
 #include "cache_form.h"
 #include "ids.h"
 
@@ -40,6 +41,14 @@ struct HostTransfer {
 struct Projection {
   Row row;
   int32_t block_index;
+};
+
+// What moves between tiers (tiers.h), one block each.
+enum class MoveKind : int32_t {
+  kSave = 0,   // device -> host
+  kLoad = 1,   // host -> device
+  kStore = 2,  // host -> disk
+  kFetch = 3,  // disk -> host
 };
 
 struct BatchPlan {
@@ -79,12 +88,21 @@ struct BatchPlan {
   std::vector<Projection> projections;
   std::vector<int32_t> projected_units;  // [num_projections][hidden units per block]
 
+  // Moves between tiers, also in a plan that computes nothing. Saves read the device as it is before the step runs and
+  // before any load of this plan writes; the others run beside steps. Every move is reported by complete_moves() once
+  // it is done, by its id, which may be used again afterwards. Read by: worker's tier copies.
+  std::vector<int32_t> move_ids;
+  std::vector<int32_t> move_kinds;  // MoveKind
+  std::vector<int32_t> move_slots;  // on the host
+  std::vector<int32_t> move_units;  // [num_moves][units_per_block]: of saves and loads; kNone for the others
+  std::vector<BlockKey> move_keys;  // names on disk
+
   // Requests that lost their row by preemption since the last plan. Read by: statistics, tests.
   std::vector<uint64_t> preempted_ids;
 
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
   int32_t num_seqs() const { return static_cast<int32_t>(rows.size()); }
-  bool empty() const { return rows.empty(); }
+  bool empty() const { return rows.empty(); }  // nothing to compute
 };
 
 }  // namespace hocket

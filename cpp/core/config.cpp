@@ -37,6 +37,14 @@ void SchedulerConfig::validate() const {
         "take as much memory as K and V, and this model gains nothing from them");
   }
   require(num_host_units >= 0, "num_host_units must not be negative");
+  require(num_host_blocks >= 0, "num_host_blocks must not be negative");
+  require(num_host_blocks == 0 || enable_prefix_caching,
+          "num_host_blocks needs enable_prefix_caching: what the host tier restores goes to the prefix cache");
+  require(
+      num_host_blocks == 0 || num_host_units == 0,
+      "num_host_blocks and num_host_units exclude each other: the host tier holds what preempted requests computed");
+  require(!enable_disk || num_host_blocks > 0, "enable_disk needs num_host_blocks: the way to the disk is by the host");
+  require_at_least_one("max_num_sessions", max_num_sessions);
   require(past_target_decay >= 0 && past_target_decay <= 1, "past_target_decay must be between 0 and 1");
   require(max_wait_ms >= 0 && max_offline_wait_ms >= 0, "max_wait_ms and max_offline_wait_ms must not be negative");
   require(max_offline_step_ms > 0, "max_offline_step_ms must be positive");

@@ -14,6 +14,10 @@ struct SchedulerConfig {
   int32_t block_size = 16;             // tokens per block; larger: less metadata, coarser prefix reuse
   int32_t hidden_units_per_group = 0;  // ceil(h / d_kv), units of a hidden block per layer group; 0: no hidden cache
   int64_t num_host_units = 0;          // room for preempted requests; 0: they are recomputed
+  int32_t num_host_blocks = 0;         // of the host tier, which holds what is computed (tiers.h); 0: there is none
+  bool enable_disk = false;            // whether the host tier is written to disk
+  std::string cache_fingerprint;       // of model, dtype and layout: what is on disk is used under an equal one only
+  int32_t max_num_sessions = 4096;     // that are remembered; the one used least recently goes first
 
   // Limits
   int32_t max_num_seqs = 256;             // running requests, rows of the block tables

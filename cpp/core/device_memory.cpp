@@ -21,6 +21,7 @@ DeviceMemory::DeviceMemory(const SchedulerConfig& config, bool is_task_aware)
       capacity_(config.max_num_seqs, 0),
       next_index_at_(config.max_num_seqs, kNever) {
   open_blocks_.reserve(config.max_blocks_per_seq());
+  cached_blocks_.reserve(config.max_blocks_per_seq());
 }
 
 int32_t DeviceMemory::open(std::string_view salt, std::span<const int32_t> tokens, CacheForm form, bool is_online) {
@@ -114,6 +115,30 @@ bool DeviceMemory::make_free(int32_t num_units) {
   return true;
 }
 
+int32_t DeviceMemory::begin_arrival(std::string_view salt, std::span<const int32_t> tokens, bool is_online,
+                                    int32_t num_promised, Arrival* arrival) {
+  HOCKET_CHECK(arrival->node == kNone && arrival->blocks.empty(), "an arrival began twice");
+  cached_blocks_.clear();
+  arrival->node = cache_.acquire(salt, tokens, &cached_blocks_, is_online);
+  arrival->is_online = is_online;
+  const auto num_cached = static_cast<int32_t>(cached_blocks_.size());
+  const int32_t num_new = static_cast<int32_t>(tokens.size()) / block_size_ - num_cached;
+  HOCKET_CHECK(make_free(num_new * pool_.units_per_block()), "there is no memory for what arrives");
+  for (int32_t i = 0; i < num_new; ++i) arrival->blocks.push_back(pool_.allocate());
+  arrival->num_promised = num_promised;
+  total_promised_ += num_promised;
+  return num_cached;
+}
+
+void DeviceMemory::end_arrival(std::span<const int32_t> tokens, Arrival* arrival) {
+  const auto rest = tokens.last(arrival->blocks.size() * block_size_);
+  cache_.release(cache_.extend(arrival->node, rest, arrival->blocks, {}, arrival->is_online).node);
+  total_promised_ -= arrival->num_promised;
+  arrival->node = kNone;
+  arrival->blocks.clear();
+  arrival->num_promised = 0;
+}
+
 bool DeviceMemory::reshape(Row row, CacheForm form, BatchPlan* plan) {
   const CacheForm old = form_[row];
   const auto blocks = tables_.blocks(row);
@@ -173,7 +198,7 @@ void DeviceMemory::set_num_indexed(Row row, int32_t num_indexed) {
   next_index_at_[row] = node_[row] != kNone && !is_private(row) ? (num_indexed + 1) * block_size_ : kNever;
 }
 
-void DeviceMemory::check_invariants(std::span<const Row> rows) const {
+void DeviceMemory::check_invariants(std::span<const Row> rows, std::span<const Arrival* const> arrivals) const {
   pool_.check_invariants();
   tables_.check_invariants();
   HOCKET_CHECK(!is_open_ && num_withheld_rows_ == 0 && num_withheld_units_ == 0, "an admission was not ended");
@@ -202,6 +227,15 @@ void DeviceMemory::check_invariants(std::span<const Row> rows) const {
     }
     total_owned += num_owned_units(row);
     total_promised += num_promised_[row];
+  }
+  for (const Arrival* arrival : arrivals) {
+    pins.push_back(arrival->node);
+    total_promised += arrival->num_promised;
+    total_owned += static_cast<int32_t>(arrival->blocks.size()) * pool_.units_per_block();
+    for (const BlockId block : arrival->blocks) {
+      HOCKET_CHECK(!pool_.is_free(block) && !has_owner[block], "a block under way is free or another's");
+      has_owner[block] = 1;
+    }
   }
   cache_.check_invariants(pins);
   HOCKET_CHECK(total_promised == total_promised_, "promises differ from the rows'");

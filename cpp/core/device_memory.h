@@ -94,6 +94,34 @@ class DeviceMemory {
     return enable_prefix_caching_ ? cache_.num_cached_blocks(salt, tokens) : 0;
   }
 
+  // ---- what comes back from other tiers ----
+
+  // Blocks under way to the device.
+  struct Arrival {
+    NodeId node = kNone;  // pinned; the cached prefix that the blocks continue
+    std::vector<BlockId> blocks;
+    int32_t num_promised = 0;  // units kept for whoever waits for the blocks
+    bool is_online = true;
+  };
+
+  // Pins the cached prefix of `tokens`, which are complete blocks, and takes blocks for the rest; returns how many
+  // blocks were cached. REQUIRES: *arrival is empty; there is memory for what is not cached.
+  int32_t begin_arrival(std::string_view salt, std::span<const int32_t> tokens, bool is_online, int32_t num_promised,
+                        Arrival* arrival);
+  // The blocks join the prefix cache, and *arrival is empty again. REQUIRES: `tokens` are those of begin_arrival(), and
+  // their vectors have been written.
+  void end_arrival(std::span<const int32_t> tokens, Arrival* arrival);
+
+  // Whether so many blocks fit beside `num_running` requests, without dropping what somebody is expected to use.
+  bool has_room_for(int32_t num_blocks, int32_t num_running) const {
+    const int32_t num_units = (num_blocks + num_running + 1) * pool_.units_per_block();
+    return num_units + total_promised_ <= num_available_units() - num_valuable_units();
+  }
+
+  void add_lease(std::string_view salt, std::span<const int32_t> tokens, int32_t delta) {
+    if (enable_prefix_caching_) cache_.add_lease(salt, tokens, delta);
+  }
+
   // Changes how the row's own tokens are kept: hidden -> KV, more or fewer uncached blocks. Returns false and changes
   // nothing if memory is short. REQUIRES: not KV -> hidden; uncached blocks only without a cached prefix, and only of
   // those that the row covers.
@@ -127,8 +155,9 @@ class DeviceMemory {
   const PrefixCache& cache() const { return cache_; }
   const BlockTables& tables() const { return tables_; }
 
-  // Throws CoreError on the first broken invariant. `rows`: all that are in use. O(units).
-  void check_invariants(std::span<const Row> rows) const;
+  // Throws CoreError on the first broken invariant. `rows`: all that are in use; `arrivals`: all that have begun.
+  // O(units).
+  void check_invariants(std::span<const Row> rows, std::span<const Arrival* const> arrivals = {}) const;
 
  private:
   static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
@@ -170,6 +199,8 @@ class DeviceMemory {
   CacheForm open_form_;
   bool open_is_online_ = true;
   std::vector<BlockId> open_blocks_;  // cached
+
+  std::vector<BlockId> cached_blocks_;  // scratch
 };
 
 }  // namespace hocket

@@ -11,11 +11,20 @@ struct Estimates {
   double latency_deviation = 0.3;    // how far off a coefficient may be, relative; larger: refinement follows faster
   StepCosts costs;                   // for the b/r solver; flops_per_second 0: unknown
   double host_bytes_per_second = 0;  // each way; 0: unknown
+  double disk_bytes_per_second = 0;  // reading; 0: unknown
   double unit_bytes = 0;
 
   bool knows_latency() const { return latency.predict({.num_decodes = 1, .decode_context = 1, .max_context = 1}) > 0; }
   double transfer_seconds(int64_t num_units) const {
     return host_bytes_per_second > 0 ? static_cast<double>(num_units) * unit_bytes / host_bytes_per_second : 0.0;
+  }
+  double disk_seconds(int64_t num_units) const {
+    return disk_bytes_per_second > 0 ? static_cast<double>(num_units) * unit_bytes / disk_bytes_per_second : 0.0;
+  }
+  // To compute n tokens after c others, as part of a step; 0: unknown.
+  double prefill_seconds(double c, double n) const {
+    const LatencyCoefficients& k = latency.coefficients();
+    return k.prefill_token * n + k.prefill_pair * ((c + n) * (c + n) - c * c);
   }
 };
 

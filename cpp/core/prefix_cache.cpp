@@ -128,7 +128,7 @@ int32_t PrefixCache::shorten(NodeId leaf, int32_t max_blocks) {
   node.num_blocks -= num_dropped;
   num_blocks_ -= num_dropped;
   num_evictable_ -= num_dropped;
-  if (node.num_pending > 0) num_valuable_ -= num_dropped;
+  if (is_valuable(node)) num_valuable_ -= num_dropped;
   if (node.last_block == kNone) {
     drop_node(leaf);
   } else {
@@ -207,12 +207,12 @@ NodeId PrefixCache::new_child(NodeId parent, const int32_t* tokens, int32_t num_
   const NodeId child = new_node();
   nodes_[child].parent = parent;
   nodes_[child].num_users = 1;
-  nodes_[child].num_pending = num_pending;
+  nodes_[child].pending.num = num_pending;
   nodes_[child].is_online = is_online;
   nodes_[child].bucket = bucket_of(parent, tokens);
   bucket_insert(child);
   ++nodes_[parent].num_children;
-  nodes_[parent].num_pending_below += num_pending;
+  nodes_[parent].pending.num_below += num_pending;
   return child;
 }
 
@@ -229,7 +229,8 @@ NodeId PrefixCache::split(NodeId node, BlockId last_of_upper, int32_t num_upper)
   up.num_blocks = num_upper;
   up.num_users = low.num_users;
   up.num_children = 1;
-  up.num_pending = up.num_pending_below = low.num_pending;
+  up.pending = {low.pending.num, low.pending.num};
+  up.leases = {low.leases.num, low.leases.num};
   up.is_online = low.is_online;
   up.bucket = low.bucket;
   bucket_insert(upper);
@@ -261,7 +262,7 @@ size_t PrefixCache::append_uniform(NodeId* node, std::span<const int32_t> tokens
 
   is_online = is_online && end.is_online;
   const bool is_only_mine = end.parent != kNone && end.num_users == 1 && end.num_children == 0;
-  const bool is_alike = end.num_pending == num_pending && end.is_online == is_online;
+  const bool is_alike = end.pending.num == num_pending && end.leases.num == 0 && end.is_online == is_online;
   if (!is_only_mine || !is_alike) *node = new_child(*node, tokens.data(), num_pending, is_online);
   append_run(*node, tokens, blocks.first(num_uniform));
   return num_uniform;
@@ -271,7 +272,7 @@ size_t PrefixCache::append_uniform(NodeId* node, std::span<const int32_t> tokens
 int32_t PrefixCache::max_pending_below(NodeId node) const {
   constexpr int32_t kAll = 1 << 30;  // far from overflow
   const Node& n = nodes_[node];
-  return std::max(0, (n.parent == kNone ? kAll : n.num_pending) - n.num_pending_below);
+  return std::max(0, (n.parent == kNone ? kAll : n.pending.num) - n.pending.num_below);
 }
 
 // REQUIRES: `node` is pinned, by the owner of `blocks` alone.
@@ -298,7 +299,8 @@ void PrefixCache::drop_node(NodeId node) {
   nodes_[node].is_live = false;
   free_nodes_.push_back(node);
   --nodes_[parent].num_children;
-  nodes_[parent].num_pending_below -= nodes_[node].num_pending;
+  nodes_[parent].pending.num_below -= nodes_[node].pending.num;
+  nodes_[parent].leases.num_below -= nodes_[node].leases.num;
   if (nodes_[parent].parent == kNone) drop_root_if_unused(parent);
 }
 
@@ -345,8 +347,9 @@ void PrefixCache::bucket_remove(NodeId node) {
 }
 
 uint8_t PrefixCache::class_of(const Node& node) const {
+  if (node.leases.num > 0) return kLeasedClass;
   if (!is_task_aware_) return kOfflineClass;
-  if (node.num_pending > 0) return static_cast<uint8_t>(kOnlineClass + std::min(node.num_pending, kMaxPendingClass));
+  if (node.pending.num > 0) return static_cast<uint8_t>(kOnlineClass + std::min(node.pending.num, kMaxPendingClass));
   return node.is_online ? kOnlineClass : kOfflineClass;
 }
 
@@ -357,7 +360,7 @@ void PrefixCache::list_append(NodeId node) {
   list_insert(node, lists_[n.eviction_class].newest);
   filled_lists_ |= uint64_t{1} << n.eviction_class;
   num_evictable_ += n.num_blocks;
-  if (n.num_pending > 0) num_valuable_ += n.num_blocks;
+  if (is_valuable(n)) num_valuable_ += n.num_blocks;
 }
 
 // Inserts `node` into the list of its class just after `older`, or as the oldest if that is kNone.
@@ -378,7 +381,7 @@ void PrefixCache::list_remove(NodeId node) {
   (n.newer == kNone ? list.newest : nodes_[n.newer].older) = n.older;
   if (list.oldest == kNone) filled_lists_ &= ~(uint64_t{1} << n.eviction_class);
   num_evictable_ -= n.num_blocks;
-  if (n.num_pending > 0) num_valuable_ -= n.num_blocks;
+  if (is_valuable(n)) num_valuable_ -= n.num_blocks;
 }
 
 }  // namespace hocket

@@ -16,27 +16,28 @@
 // class the least recently released comes first, a leaf's last block before the others; that a prompt begins or ceases
 // to be pending counts as a release of what it would use. Without offline requests there is one class, so this is LRU.
 //
+// Above all these stands what is leased: somebody is expected to use it soon (scheduler_sessions.cpp). A lease keeps
+// nothing from being evicted; it is evicted last, and so taken back at once when there is nothing else.
+//
 // The unpinned nodes stand in one list per class, and evicting one block is O(1), because the head of the lowest list
 // that is not empty is a leaf. Proof: the descendants of an unpinned node are unpinned, so a child of that head would
 // stand in a list. Not in a lower one: those are empty. Not in a higher one: by (1). Not in the same: by (2).
 //
-// (1) A child's class is at most its parent's. A class depends on two things only: whether an online request has used
-//     the node, which is recorded on the whole path, and how many pending prompts begin with its path, which is kept at
-//     least the sum of its children's. What a caller says against that is cut off or ignored.
+// (1) A child's class is at most its parent's. A class depends on three things only: whether an online request has used
+//     the node, which is recorded on the whole path, how many pending prompts begin with its path, and how many leases
+//     it has, which both are kept at least the sum of the children's. What a caller says against that is cut off or
+//     ignored.
 // (2) In one list a node stands before its ancestors. Nodes enter at the newest end, and only in walks up a path to the
-//     root (unpin, add_pending): all unpinned ancestors of the node enter after it, in the same walk. Where a run is
-//     split, its parts are neighbours in the list.
+//     root (unpin, add_pending, add_lease): all unpinned ancestors of the node enter after it, in the same walk. Where
+//     a run is split, its parts are neighbours in the list.
 //
-// A run is uniform: all its blocks count the same pending prompts and have had the same users. Where that changes, the
-// run is cut.
+// A run is uniform: all its blocks count the same pending prompts and leases and have had the same users. Where that
+// changes, the run is cut.
 //
 // The tree owns its blocks: extend() takes them over and evict() gives their units back to the pool.
 //
-// What later features need to know of a run (other tiers, leases) are fields of Node, summed along the path as
-// num_users is, or an eviction class of their own.
-//
-// Cost: acquire(), extend(), add_pending() are linear in the tokens compared, pin and unpin in the depth of the path.
-// Thread safety: none. Allocation: only when a salt is new, or when there are more roots than ever before.
+// Cost: acquire(), extend(), add_pending(), add_lease() are linear in the tokens compared, pin and unpin in the depth
+// of the path. Thread safety: none. Allocation: only when a salt is new, or when there are more roots than ever before.
 #pragma once
 
 #include <array>
@@ -92,7 +93,14 @@ class PrefixCache {
 
   // A prompt begins (+1) or ceases (-1) to be pending: counted along its longest cached prefix in complete blocks. No
   // count falls below 0, nor below the sum of the counts that continue it.
-  void add_pending(std::string_view salt, std::span<const int32_t> tokens, int32_t delta);
+  void add_pending(std::string_view salt, std::span<const int32_t> tokens, int32_t delta) {
+    add_count(&Node::pending, salt, tokens, delta);
+  }
+
+  // The same for leases. What is cached later than its lease is not leased: lease it again.
+  void add_lease(std::string_view salt, std::span<const int32_t> tokens, int32_t delta) {
+    add_count(&Node::leases, salt, tokens, delta);
+  }
 
   // Complete blocks of the longest cached prefix of `tokens`. Changes nothing, also not what is evicted next.
   int32_t num_cached_blocks(std::string_view salt, std::span<const int32_t> tokens) const;
@@ -103,12 +111,13 @@ class PrefixCache {
   int32_t num_blocks() const { return num_blocks_; }                 // in the tree
   int32_t num_evictable_blocks() const { return num_evictable_; }    // of these, on no pinned path
   int64_t num_evicted_blocks() const { return num_evicted_total_; }  // since construction
-  // Of the evictable blocks, those that a pending prompt will use.
+  // Of the evictable blocks, those that a pending prompt will use, or that are leased.
   int32_t num_valuable_evictable_blocks() const { return num_valuable_; }
 
   // The blocks from the root to the end of `node`, and the pending prompts that each counts. For checks; O(path).
   std::vector<BlockId> path_blocks(NodeId node) const;
   std::vector<int32_t> path_pending(NodeId node) const;
+  std::vector<int32_t> path_leases(NodeId node) const;
 
   // Throws CoreError on the first broken invariant. `pins`: the node of every user, one entry per pin. O(blocks).
   void check_invariants(std::span<const NodeId> pins) const;
@@ -118,8 +127,15 @@ class PrefixCache {
   static constexpr int32_t kOfflineClass = 0;
   static constexpr int32_t kOnlineClass = 1;
   static constexpr int32_t kMaxPendingClass = 60;
-  static constexpr int32_t kNumClasses = kOnlineClass + kMaxPendingClass + 1;
+  static constexpr int32_t kLeasedClass = kOnlineClass + kMaxPendingClass + 1;
+  static constexpr int32_t kNumClasses = kLeasedClass + 1;
   static_assert(kNumClasses <= 64, "the classes that are not empty are bits of one word");
+
+  // How many of something go through a node, and through its children together.
+  struct PathCount {
+    int32_t num = 0;  // 0 for roots
+    int32_t num_below = 0;
+  };
 
   struct Node {
     NodeId parent = kNone;  // kNone for roots
@@ -132,8 +148,8 @@ class PrefixCache {
     NodeId next_in_bucket = kNone;
     NodeId older = kNone;  // neighbours in the eviction list, if num_users == 0 and not a root
     NodeId newer = kNone;
-    int32_t num_pending = 0;            // pending prompts that begin with the path through the node; 0 for roots
-    int32_t num_pending_below = 0;      // sum over the children
+    PathCount pending;  // prompts that begin with the path through the node
+    PathCount leases;
     const std::string* salt = nullptr;  // key in roots_, for roots
     uint8_t eviction_class = 0;         // whose list it is in, if num_users == 0 and not a root
     bool is_online = false;             // an online request has used it, and so its whole path
@@ -166,6 +182,7 @@ class PrefixCache {
   Match match_run(NodeId node, std::span<const int32_t> tokens) const;
   NodeId descend(NodeId parent, std::span<const int32_t> tokens);
   int32_t max_pending_below(NodeId node) const;
+  void add_count(PathCount Node::* count, std::string_view salt, std::span<const int32_t> tokens, int32_t delta);
   NodeId new_node();
   NodeId new_child(NodeId parent, const int32_t* tokens, int32_t num_pending, bool is_online);
   NodeId split(NodeId node, BlockId last_of_upper, int32_t num_upper);
@@ -179,7 +196,8 @@ class PrefixCache {
   void add_user(NodeId node);
   void remove_user(NodeId node);
   void mark_online(NodeId node);
-  void set_pending(NodeId node, int32_t num_pending);
+  void set_count(PathCount Node::* count, NodeId node, int32_t num);
+  static bool is_valuable(const Node& node) { return node.pending.num > 0 || node.leases.num > 0; }
   void bucket_insert(NodeId node);
   void bucket_remove(NodeId node);
   uint8_t class_of(const Node& node) const;
@@ -188,7 +206,7 @@ class PrefixCache {
   void list_remove(NodeId node);
 
   void check_node(NodeId node, std::vector<uint8_t>* seen_blocks) const;
-  void check_value(NodeId node, int32_t num_pending_below) const;
+  void check_value(NodeId node, int32_t num_pending_below, int32_t num_leases_below) const;
   int32_t check_eviction_list(int32_t eviction_class, std::vector<uint8_t>* passed) const;
 
   BlockPool* const pool_;

@@ -18,7 +18,15 @@ std::vector<BlockId> PrefixCache::path_blocks(NodeId node) const {
 std::vector<int32_t> PrefixCache::path_pending(NodeId node) const {
   std::vector<int32_t> counts;
   for (; nodes_[node].parent != kNone; node = nodes_[node].parent) {
-    counts.insert(counts.begin(), static_cast<size_t>(nodes_[node].num_blocks), nodes_[node].num_pending);
+    counts.insert(counts.begin(), static_cast<size_t>(nodes_[node].num_blocks), nodes_[node].pending.num);
+  }
+  return counts;
+}
+
+std::vector<int32_t> PrefixCache::path_leases(NodeId node) const {
+  std::vector<int32_t> counts;
+  for (; nodes_[node].parent != kNone; node = nodes_[node].parent) {
+    counts.insert(counts.begin(), static_cast<size_t>(nodes_[node].num_blocks), nodes_[node].leases.num);
   }
   return counts;
 }
@@ -28,6 +36,7 @@ void PrefixCache::check_invariants(std::span<const NodeId> pins) const {
   std::vector<int32_t> num_users(num_nodes, 0);
   std::vector<int32_t> num_children(num_nodes, 0);
   std::vector<int32_t> num_pending_below(num_nodes, 0);
+  std::vector<int32_t> num_leases_below(num_nodes, 0);
   std::vector<uint8_t> seen_blocks(next_.size(), 0);
   for (NodeId node : pins) {
     for (; node != kNone; node = nodes_[node].parent) ++num_users[node];
@@ -46,16 +55,17 @@ void PrefixCache::check_invariants(std::span<const NodeId> pins) const {
     num_roots += node.parent == kNone;
     num_in_tree += node.num_blocks;
     if (node.num_users == 0) num_unpinned += node.num_blocks;
-    if (node.num_users == 0 && node.num_pending > 0) num_valuable += node.num_blocks;
+    if (node.num_users == 0 && is_valuable(node)) num_valuable += node.num_blocks;
     if (node.parent == kNone) continue;
     ++num_children[node.parent];
-    num_pending_below[node.parent] += node.num_pending;
+    num_pending_below[node.parent] += node.pending.num;
+    num_leases_below[node.parent] += node.leases.num;
   }
   for (size_t id = 0; id < num_nodes; ++id) {
     if (!nodes_[id].is_live) continue;
     HOCKET_CHECK(nodes_[id].num_users == num_users[id], "a node's user count differs from its pins");
     HOCKET_CHECK(nodes_[id].num_children == num_children[id], "a node's child count differs from its children");
-    check_value(static_cast<NodeId>(id), num_pending_below[id]);
+    check_value(static_cast<NodeId>(id), num_pending_below[id], num_leases_below[id]);
   }
   HOCKET_CHECK(num_in_tree == num_blocks_ && num_unpinned == num_evictable_, "block counts differ from the tree's");
   HOCKET_CHECK(num_valuable == num_valuable_, "the count of valuable blocks differs from the tree's");
@@ -92,11 +102,13 @@ void PrefixCache::check_node(NodeId id, std::vector<uint8_t>* seen_blocks) const
 }
 
 // What decides the class, and that it never rises with depth: statement (1) of prefix_cache.h.
-void PrefixCache::check_value(NodeId id, int32_t num_pending_below) const {
+void PrefixCache::check_value(NodeId id, int32_t num_pending_below, int32_t num_leases_below) const {
   const Node& node = nodes_[id];
-  HOCKET_CHECK(node.num_pending_below == num_pending_below, "the pending prompts of a node's children are miscounted");
+  HOCKET_CHECK(node.pending.num_below == num_pending_below, "the pending prompts of a node's children are miscounted");
+  HOCKET_CHECK(node.leases.num_below == num_leases_below, "the leases of a node's children are miscounted");
   if (node.parent == kNone) return;
-  HOCKET_CHECK(node.num_pending >= num_pending_below, "a node counts fewer pending prompts than its children");
+  HOCKET_CHECK(node.pending.num >= num_pending_below, "a node counts fewer pending prompts than its children");
+  HOCKET_CHECK(node.leases.num >= num_leases_below, "a node counts fewer leases than its children");
   HOCKET_CHECK(!node.is_online || nodes_[node.parent].is_online, "a node is online and its parent is not");
   HOCKET_CHECK(nodes_[node.parent].parent == kNone || class_of(node) <= class_of(nodes_[node.parent]),
                "a node has a higher class than its parent");

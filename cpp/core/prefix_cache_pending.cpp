@@ -1,8 +1,10 @@
-// What pending prompts will use. A prompt is counted by the nodes of its cached path: when it comes and goes by
-// add_pending(), and by those that are cached in between as extend() is told.
+// What pending prompts will use, and what is leased. A prompt is counted by the nodes of its cached path: when it comes
+// and goes by add_pending(), and by those that are cached in between as extend() is told. A lease is counted by what
+// was cached when it began.
 //
-// A caller that counts wrongly (it may work with hashes) makes eviction choose badly and nothing worse: here and in
-// extend() a node's count is kept at least the sum of its children's, on which the order of eviction rests.
+// A caller that counts wrongly (it may work with hashes, and what a lease counted may have been evicted and cached
+// again) makes eviction choose badly and nothing worse: here and in extend() a node's count is kept at least the sum of
+// its children's, on which the order of eviction rests.
 
 #include <algorithm>
 
@@ -10,7 +12,8 @@
 
 namespace hocket {
 
-void PrefixCache::add_pending(std::string_view salt, std::span<const int32_t> tokens, int32_t delta) {
+void PrefixCache::add_count(PathCount Node::* count, std::string_view salt, std::span<const int32_t> tokens,
+                            int32_t delta) {
   const auto root = roots_.find(salt);
   if (root == roots_.end()) return;
   NodeId node = root->second;
@@ -22,27 +25,28 @@ void PrefixCache::add_pending(std::string_view salt, std::span<const int32_t> to
   }
   int32_t change_below = 0;
   for (; node != root->second; node = nodes_[node].parent) {
-    Node& n = nodes_[node];
-    n.num_pending_below += change_below;
-    const int32_t num_pending = std::max(n.num_pending + delta, n.num_pending_below);
-    change_below = num_pending - n.num_pending;
-    set_pending(node, num_pending);
+    PathCount& c = nodes_[node].*count;
+    c.num_below += change_below;
+    const int32_t num = std::max(c.num + delta, c.num_below);
+    change_below = num - c.num;
+    set_count(count, node, num);
   }
-  nodes_[node].num_pending_below += change_below;
+  (nodes_[node].*count).num_below += change_below;
 }
 
 // An unpinned node moves to the newest end of its class. REQUIRES: its unpinned ancestors move after it.
-void PrefixCache::set_pending(NodeId node, int32_t num_pending) {
+void PrefixCache::set_count(PathCount Node::* count, NodeId node, int32_t num) {
   Node& n = nodes_[node];
   if (n.num_users > 0) {
-    n.num_pending = num_pending;
-  } else if (is_task_aware_) {
+    (n.*count).num = num;
+  } else if (is_task_aware_ || count == &Node::leases) {
     list_remove(node);
-    n.num_pending = num_pending;
+    (n.*count).num = num;
     list_append(node);
   } else {
-    num_valuable_ += ((num_pending > 0) - (n.num_pending > 0)) * n.num_blocks;
-    n.num_pending = num_pending;
+    num_valuable_ -= is_valuable(n) ? n.num_blocks : 0;
+    (n.*count).num = num;
+    num_valuable_ += is_valuable(n) ? n.num_blocks : 0;
   }
 }
 

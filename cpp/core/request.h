@@ -25,6 +25,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "block_key.h"
 #include "ids.h"
 
 namespace hocket {
@@ -33,12 +34,15 @@ namespace hocket {
 inline constexpr int32_t kNumRequestClasses = 3;
 inline constexpr int32_t kOnlineClass = 0;
 inline constexpr int32_t kOfflineClass = 1;
+inline constexpr int32_t kAdvisoryClass = 2;
 
 // The values of schedcore.types.FinishReason.
 enum class FinishReason : uint8_t { kNone = 0, kStop = 1, kLength = 2, kAbort = 3, kError = 4 };
 inline constexpr int32_t kNumFinishReasons = 5;
 
-enum class RequestState : uint8_t { kFree, kWaiting, kRunning };
+// Restoring: it waits until what other tiers have of it is there. Draft: it computes a session's draft, in steps that
+// have room, and holds nothing in between.
+enum class RequestState : uint8_t { kFree, kWaiting, kRunning, kRestoring, kDraft };
 
 // A request as it is handed in. Views are read during the call only.
 struct RequestSpec {
@@ -53,6 +57,8 @@ struct RequestSpec {
   double ttft_target = std::numeric_limits<double>::infinity();  // seconds
   double itl_target = std::numeric_limits<double>::infinity();   // seconds
   std::string_view cache_salt;
+  std::string_view tenant;      // with the salt and
+  std::string_view session_id;  // this, names the session; empty: none
 };
 
 struct RequestTable {
@@ -132,6 +138,17 @@ struct RequestTable {
   std::vector<int32_t> num_saved_tokens;           // of a waiting request, whose vectors are on the host
   std::vector<int64_t> num_saved_units;            // that they take there
   std::vector<std::unique_ptr<int32_t[]>> tokens;  // room for max_total_tokens
+
+  // Sessions and tiers
+  std::vector<int32_t> session;             // SessionId, or kNone
+  std::vector<uint64_t> session_serial;     // the session of that id may be another by now
+  std::vector<uint8_t> is_draft;            // computes its session's draft, and ends without sampling
+  std::vector<std::vector<BlockKey>> keys;  // of its first complete blocks; empty without tiers
+  std::vector<uint8_t> num_restores;        // since it began to wait
+  std::vector<int32_t> num_leased_tokens;   // of a waiting request, restored for it and leased until it is admitted
+  std::vector<int32_t> num_loaded_tokens;   // that came from the host before its first admission
+  std::vector<int32_t> num_fetched_tokens;  // that came from the disk to the host before
+  std::vector<double> seconds_saved;        // predicted, by those
 
   std::unordered_map<uint64_t, Slot> slot_of_id;
   std::vector<Slot> free_slots;

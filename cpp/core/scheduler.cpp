@@ -21,15 +21,18 @@ Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
       policy_(make_policy(config)),
       estimates_(estimates),
       refiner_(estimates.latency, {.prior_deviation = estimates.latency_deviation}),
-      memory_(config, policy_->has_task_aware_eviction()) {
+      memory_(config, policy_->has_task_aware_eviction()),
+      tiers_(config, &memory_),
+      sessions_(config.max_num_sessions) {
   if (policy_->needs_offline_queue()) offline_ = std::make_unique<OfflineQueue>(config_, &requests_, &memory_);
   PlanWriter::reserve(config.max_num_seqs, config.max_num_batched_tokens, &plan_);
   output_.reserve(config.max_num_seqs);
-  for (auto* slots : {&running_, &preempted_, &victims_, &displaced_}) slots->reserve(config.max_num_seqs);
+  for (auto* slots : {&running_, &preempted_, &victims_, &displaced_, &restoring_}) slots->reserve(config.max_num_seqs);
   composition_.reserve(config.max_num_seqs);
   const auto num_changes = static_cast<size_t>(std::min(config.num_units, 1 << 16));  // of block tables in one step
   plan_.block_table_index.reserve(num_changes);
   plan_.block_table_unit.reserve(num_changes);
+  tiers_.reserve(&plan_);
 }
 
 // ---- requests come and go ----
@@ -38,6 +41,8 @@ AddStatus Scheduler::add_request(const RequestSpec& spec) {
   const AddStatus status = validate(spec);
   if (status != AddStatus::kOk) return status;
   const Slot slot = requests_.add(spec, config_.max_model_len);
+  if (!spec.session_id.empty()) join_session(slot, spec);
+  if (tiers_.is_enabled()) requests_.keys[slot].reserve(config_.blocks_for(requests_.max_total_tokens[slot]));
   if (offline_) offline_->add(slot);
   enqueue(slot);
   return status;
@@ -57,7 +62,7 @@ AddStatus Scheduler::validate(const RequestSpec& spec) const {
     return AddStatus::kTooLong;
   }
   if (!config_.enable_chunked_prefill && num_prompt > config_.max_num_batched_tokens) return AddStatus::kTooLong;
-  if (waiting_.size() >= static_cast<size_t>(config_.max_num_waiting)) return AddStatus::kQueueFull;
+  if (waiting_.size() + restoring_.size() >= static_cast<size_t>(config_.max_num_waiting)) return AddStatus::kQueueFull;
   return AddStatus::kOk;
 }
 
@@ -72,13 +77,15 @@ bool Scheduler::abort(uint64_t request_id) {
   if (requests_.state[slot] == RequestState::kWaiting) {
     dequeue(slot);
   } else {
-    std::erase(running_, slot);
+    std::erase(requests_.state[slot] == RequestState::kRestoring ? restoring_ : running_, slot);
   }
   end_request(slot, FinishReason::kAbort);
   return true;
 }
 
 void Scheduler::end_request(Slot slot, FinishReason reason) {
+  remember(slot);
+  drop_lease(slot);
   if (requests_.row[slot] != kNone) {
     num_private_rows_ -= memory_.form(requests_.row[slot]) != CacheForm{};
     memory_.release(requests_.row[slot]);
@@ -121,6 +128,7 @@ const BatchPlan& Scheduler::schedule(double now) {
   preempted_.clear();
   step_kind_ = StepKind::kAny;
   if (offline_) observe_online_use();
+  if (tiers_.is_enabled()) restore_waiting();
 
   composition_.clear();
   policy_->compose(snapshot(), &composition_);
@@ -131,6 +139,8 @@ const BatchPlan& Scheduler::schedule(double now) {
 
   writer_.write(requests_, running_, &plan_);
   write_forms();
+  if (!active_sessions_.empty() || next_lease_end_ <= now_) advance_sessions();
+  tiers_.write(&plan_);
   memory_.flush_changes(&plan_);
   is_open_ = !plan_.empty();
   if (is_open_) {
@@ -172,8 +182,8 @@ void Scheduler::hand_out_grants() {
       grant_running(grant.slot, grant.max_tokens);
     } else if (is_admitting) {
       const bool is_overtaking = composition_.is_strict && overtakes_preempted(grant.slot);
-      const bool is_admitted = !is_overtaking && admit(grant.slot, grant.max_tokens, grant.form);
-      is_admitting = is_admitted || !composition_.is_strict;
+      const bool is_refused = is_overtaking || admit(grant.slot, grant.max_tokens, grant.form) == Admission::kRefused;
+      is_admitting = !is_refused || !composition_.is_strict;
     }
     if (budget_ < budget) step_kind_ = is_prefill ? StepKind::kPrefill : StepKind::kDecode;
   }
@@ -250,9 +260,15 @@ bool Scheduler::overtakes_preempted(Slot slot) const {
   return std::ranges::any_of(preempted_, [&](Slot other) { return policy_->precedes(requests_, other, slot); });
 }
 
-// Admits a waiting request with up to max_tokens of its tokens. False if it has to wait, and then nothing has changed.
-bool Scheduler::admit(Slot slot, int32_t max_tokens, CacheForm form) {
-  if (requests_.state[slot] != RequestState::kWaiting) return false;
+// Admits a waiting request with up to max_tokens of its tokens. If it is refused, nothing has changed.
+Scheduler::Admission Scheduler::admit(Slot slot, int32_t max_tokens, CacheForm form) {
+  if (requests_.state[slot] != RequestState::kWaiting) return Admission::kRefused;
+  const RestoreChoice restore_first = form.num_uncached_blocks == 0 ? choose_restore(slot) : RestoreChoice{};
+  if (restore_first.step == RestoreStep::kLater) return Admission::kRestoring;
+  if (restore_first.step == RestoreStep::kFetch) {
+    begin_fetch(slot, restore_first);
+    return Admission::kRestoring;
+  }
   const auto known = requests_.known_tokens(slot);
   const bool is_online = requests_.request_class[slot] == kOnlineClass;
   const int32_t num_cached = memory_.open(requests_.cache_salt[slot], known, form, is_online);
@@ -260,15 +276,22 @@ bool Scheduler::admit(Slot slot, int32_t max_tokens, CacheForm form) {
   const int32_t num_there = is_restored ? std::max(num_cached, requests_.num_saved_tokens[slot]) : num_cached;
   const int32_t num_left = static_cast<int32_t>(known.size()) - num_there;
   const bool is_whole = !config_.enable_chunked_prefill && num_left <= config_.max_num_batched_tokens;
-  if ((is_whole && num_left > budget_) || !make_room(slot)) {
+  const bool is_loaded = restore_first.step == RestoreStep::kLoad;
+  if ((is_whole && !is_loaded && num_left > budget_) || !make_room(slot)) {
     memory_.close();
-    return false;
+    return Admission::kRefused;
+  }
+  if (is_loaded) {
+    const int32_t num_units = memory_.num_open_units();
+    memory_.close();
+    begin_load(slot, restore_first, num_units);
+    return Admission::kRestoring;
   }
   seat(slot, num_cached);
   num_private_rows_ += form != CacheForm{};
   is_restored ? restore(slot) : drop_saved(slot);
   grant_running(slot, max_tokens);
-  return true;
+  return Admission::kAdmitted;
 }
 
 // Preempts as few of those that `slot` may displace as it takes to fit the open request, or nobody if that is not
@@ -299,8 +322,11 @@ void Scheduler::seat(Slot slot, int32_t num_cached_tokens) {
   const bool is_online = requests_.request_class[slot] == kOnlineClass;
   const double max_wait_ms = is_online ? config_.max_wait_ms : config_.max_offline_wait_ms;
   requests_.is_starved[slot] |= requests_.pending_seconds(slot, now_) * 1000 > max_wait_ms;
+  drop_lease(slot);
+  note_admission(slot);
   if (requests_.num_cached_tokens[slot] != kNone) return;
   requests_.num_cached_tokens[slot] = num_cached_tokens;
+  count_hits(slot, num_cached_tokens);
   counters_.num_cached_prompt_tokens += num_cached_tokens;
   counters_.num_queried_prompt_tokens += requests_.num_prompt_tokens[slot];
 }
@@ -321,6 +347,7 @@ void Scheduler::preempt(Slot slot) {
   requests_.num_computed_tokens[slot] = 0;
   requests_.row[slot] = kNone;
   requests_.state[slot] = RequestState::kWaiting;
+  requests_.num_restores[slot] = 0;
   enqueue(slot);
   preempted_.push_back(slot);
   plan_.preempted_ids.push_back(requests_.id[slot]);
@@ -422,6 +449,11 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
   for (size_t s = 0; s < slots.size(); ++s) {
     const Slot slot = slots[s];
     commit_tokens(slot);
+    if (requests_.is_draft[slot]) {
+      end_draft_step(slot);
+      any_ended = true;
+      continue;
+    }
     const bool is_sampled = next_sample < sampled.size() && plan_.sample_seqs[next_sample] == static_cast<int32_t>(s);
     const int32_t token = is_sampled ? sampled[next_sample++] : kNone;
     auto reason = FinishReason::kNone;
@@ -436,7 +468,7 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
     any_ended = true;
   }
   if (any_ended) {
-    std::erase_if(running_, [&](Slot slot) { return requests_.state[slot] == RequestState::kFree; });
+    std::erase_if(running_, [&](Slot slot) { return requests_.state[slot] != RequestState::kRunning; });
   }
   return output_;
 }
@@ -450,11 +482,15 @@ void Scheduler::commit_tokens(Slot slot) {
   if (config_.enable_partial_caching) requests_.num_unstored_tokens[slot] = num_uncached_tokens(slot);
   const int32_t num_computed = requests_.num_computed_tokens[slot];
   if (!memory_.can_index(row, num_computed)) return;
-  if (!offline_) return memory_.index(row, requests_.computed_tokens(slot));
+  const int32_t num_indexed = memory_.num_indexed_blocks(row);
   const int32_t num_blocks = num_computed / config_.block_size;
-  const auto pending = offline_->pending_counts(slot, memory_.num_indexed_blocks(row), num_blocks);
-  memory_.index(row, requests_.computed_tokens(slot), pending);
-  offline_->note_cached(slot, num_blocks);
+  if (offline_) {
+    memory_.index(row, requests_.computed_tokens(slot), offline_->pending_counts(slot, num_indexed, num_blocks));
+    offline_->note_cached(slot, num_blocks);
+  } else {
+    memory_.index(row, requests_.computed_tokens(slot));
+  }
+  if (tiers_.is_enabled()) save_completed(slot, num_indexed, num_blocks);
 }
 
 FinishReason Scheduler::commit_sample(Slot slot, int32_t token) {
@@ -471,22 +507,6 @@ FinishReason Scheduler::commit_sample(Slot slot, int32_t token) {
   output_.num_output_tokens.push_back(num_output);
   output_.num_cached_tokens.push_back(requests_.num_cached_tokens[slot]);
   return reason;
-}
-
-SchedulerStats Scheduler::stats() const {
-  SchedulerStats stats;
-  stats.counters = counters_;
-  for (const Slot slot : running_) ++stats.num_running[requests_.request_class[slot]];
-  for (const Slot slot : waiting_) {
-    ++stats.num_waiting[requests_.request_class[slot]];
-    stats.num_waiting_tokens += requests_.num_tokens[slot];
-  }
-  const BlockPool& pool = memory_.pool();
-  stats.num_units = pool.unit_pool().num_units();
-  stats.num_free_units = pool.unit_pool().num_free();
-  stats.num_cached_units = int64_t{memory_.cache().num_evictable_blocks()} * pool.units_per_block();
-  stats.num_evicted_blocks = memory_.cache().num_evicted_blocks();
-  return stats;
 }
 
 }  // namespace hocket

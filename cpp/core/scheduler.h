@@ -19,12 +19,21 @@
 // With room on the host a preempted request's computed tokens are saved there and come back with its next admission;
 // otherwise they are recomputed, as far as the prefix cache has not kept them.
 //
+// With a host tier (tiers.h), what was computed is saved as it completes. A request whose prompt is there, or on disk,
+// is restored where that is predicted to be faster than computing it: it leaves the waiting list, its blocks come into
+// the prefix cache beside the steps of others, and it waits again until it is admitted with them. Moves are in the
+// plan, and complete_moves() says when they are done.
+//
+// Sessions (session_table.h): advise() announces a request. What the session's last one left in the cache is leased: it
+// is evicted after all else. What other tiers have of it is brought back while nobody needs the memory. A draft of the
+// prompt is computed in what a step leaves over, behind offline work.
+//
 // What a policy leaves undone is made good: if a composition schedules nothing although there is work, the requests are
 // taken in order, without time limits.
 //
-// Progress: as long as has_work(), schedule() returns a plan that is not empty. add_request() refuses what the pool
-// could not hold alone up to its last possible token, and under pressure all but the most important request give way,
-// so every accepted request ends.
+// Progress: as long as has_work(), schedule() returns a plan that is not empty, or moves are under way. add_request()
+// refuses what the pool could not hold alone up to its last possible token, and under pressure all but the most
+// important request give way, so every accepted request ends.
 //
 // Every accepted request ends exactly once: its last entry in a StepOutput carries a finish reason, or abort() was
 // called on it and returned true.
@@ -33,7 +42,9 @@
 // Thread safety: none. No allocation in schedule() and commit() in steady state (same requests decoding).
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -51,7 +62,9 @@
 #include "policy.h"
 #include "request.h"
 #include "scheduler_stats.h"
+#include "session_table.h"
 #include "step_output.h"
+#include "tiers.h"
 
 namespace hocket {
 
@@ -61,6 +74,35 @@ enum class AddStatus : uint8_t {
   kTooLong,      // can never be computed, see add_request()
   kDuplicateId,  // the id is live
   kInvalid,      // empty prompt, negative token id, max_tokens < 1, min_tokens < 0, unknown class, arrival not finite
+};
+
+// The values of schedcore.types.AdvisoryEvent, in order.
+enum class AdvisoryEvent : int32_t { kTyping = 0, kAgentStep = 1, kCancel = 2, kQuery = 3, kRelease = 4 };
+inline constexpr int32_t kNumAdvisoryEvents = 5;
+
+// The values of schedcore.types.SessionAction, in order.
+enum class SessionAction : int32_t {
+  kNone = 0,
+  kPin = 1,
+  kPrefetch = 2,
+  kDraftPrefill = 3,
+  kRelease = 4,
+  kRefused = 5
+};
+
+struct AdvisorySpec {
+  SessionName session;
+  AdvisoryEvent event = AdvisoryEvent::kQuery;
+  double lease_seconds = 0.0;
+  std::span<const int32_t> draft;  // the prompt as far as it is known; may be empty
+};
+
+struct SessionReport {
+  bool is_known = false;
+  int32_t num_tokens = 0;                   // of the session's last request
+  std::array<int32_t, 3> tier_tokens = {};  // of the announced prompt or the last request: device, host, disk
+  SessionAction action = SessionAction::kNone;
+  double lease_seconds = -1.0;  // that are left; negative: no lease
 };
 
 class Scheduler {
@@ -86,7 +128,25 @@ class Scheduler {
   // commit(). Throws CoreError if no plan is open, the size differs, or a token is negative.
   const StepOutput& commit(std::span<const int32_t> sampled, double now);
 
-  bool has_work() const { return !running_.empty() || !waiting_.empty(); }
+  bool has_work() const { return !running_.empty() || !waiting_.empty() || !restoring_.empty(); }
+
+  // ---- tiers and sessions ----
+
+  // Moves of earlier plans have been carried out, or failed (only stores and fetches may). At any time between two
+  // calls.
+  void complete_moves(std::span<const int32_t> done, std::span<const int32_t> failed);
+  bool has_moves() const { return tiers_.has_moves(); }
+
+  // Whether schedule() may have something to do although there is no work: blocks to write to disk.
+  bool has_background_work() const { return tiers_.has_unwritten(); }
+
+  // The disk has these blocks, from an earlier life; or it has them no longer.
+  void note_on_disk(std::span<const BlockKey> keys) { tiers_.note_on_disk(keys); }
+  void forget_on_disk(std::span<const BlockKey> keys) { tiers_.forget_on_disk(keys); }
+
+  // Announces a session's next request, takes that back, or only asks. An unknown session is left unknown, and costs
+  // nothing. At any time between two calls.
+  SessionReport advise(const AdvisorySpec& spec, double now);
   SchedulerStats stats() const;
   const LatencyRefiner& latency() const { return refiner_; }
 
@@ -95,6 +155,11 @@ class Scheduler {
 
   // Tokens of the row's request, from its start, for which the block table has no block. For tests.
   int32_t num_missing_tokens(Row row) const { return memory_.form(row).num_uncached_blocks * config_.block_size; }
+
+  // Of a live request, a draft among them. For tests.
+  std::span<const int32_t> known_tokens(uint64_t id) const { return requests_.known_tokens(requests_.find(id)); }
+  const std::string& cache_salt(uint64_t id) const { return requests_.cache_salt[requests_.find(id)]; }
+  static bool is_draft_id(uint64_t id) { return id >= kDraftIds; }
 
   // Throws CoreError on the first broken invariant: free + owned + cached units = total, pins = rows = running
   // requests, the tree, counters, lists and ids agree. O(everything); also valid while a plan is open.
@@ -113,7 +178,8 @@ class Scheduler {
   void collect_victims(Slot needy);
   Slot take_victim();
   bool overtakes_preempted(Slot slot) const;
-  bool admit(Slot slot, int32_t max_tokens, CacheForm form);
+  enum class Admission : uint8_t { kAdmitted, kRefused, kRestoring };
+  Admission admit(Slot slot, int32_t max_tokens, CacheForm form);
   bool make_room(Slot slot);
   void seat(Slot slot, int32_t num_cached_tokens);
   void preempt(Slot slot);
@@ -129,13 +195,57 @@ class Scheduler {
   FinishReason commit_sample(Slot slot, int32_t token);
   void end_request(Slot slot, FinishReason reason);
 
+  // scheduler_tiers.cpp
+  void save_completed(Slot slot, int32_t begin, int32_t end);
+  std::span<const BlockKey> update_keys(Slot slot, int32_t num_tokens);
+  enum class RestoreStep : uint8_t { kNothing, kLater, kFetch, kLoad };
+  struct RestoreChoice {
+    RestoreStep step = RestoreStep::kNothing;
+    int32_t begin = 0;  // blocks
+    int32_t end = 0;
+  };
+  RestoreChoice choose_restore(Slot slot);
+  bool is_restore_faster(int32_t num_cached_blocks, const Tiers::Extent& extent) const;
+  void restore_waiting();
+  void begin_fetch(Slot slot, const RestoreChoice& choice);
+  void begin_load(Slot slot, const RestoreChoice& choice, int32_t num_open_units);
+  void wait_for_restore(Slot slot);
+  void end_restore(Slot slot);
+  void drop_lease(Slot slot);
+  void count_hits(Slot slot, int32_t num_cached_tokens);
+
+  // scheduler_sessions.cpp
+  Session* session_of(Slot slot);
+  void join_session(Slot slot, const RequestSpec& spec);
+  void note_admission(Slot slot);
+  void remember(Slot slot);
+  bool set_draft(Session* session, std::span<const int32_t> draft);
+  void announce(SessionId id, double lease_seconds, double now);
+  void retarget(SessionId id);
+  void end_announcement(SessionId id);
+  void renew_lease(Session* session);
+  SessionAction plan_for(const Session& session) const;
+  void report(const Session& session, double now, SessionReport* report) const;
+  void advance_sessions();
+  bool advance(SessionId id);
+  bool restore_session(SessionId id, int32_t num_cached);
+  bool begin_draft(SessionId id);
+  void drop_draft(Session* session);
+  bool grant_draft();
+  int32_t draft_chunk(Slot slot, int32_t num_cached) const;
+  void end_draft_step(Slot slot);
+
   void observe_online_use();
   bool is_queued_offline(Slot slot) const { return offline_ && requests_.request_class[slot] == kOfflineClass; }
   void enqueue(Slot slot);
   void dequeue(Slot slot);
 
   void check_lists() const;
+  void check_sessions() const;
   void check_request(Slot slot) const;
+
+  static constexpr uint64_t kDraftIds = uint64_t{1} << 63;  // ids of drafts in plans start here
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   const SchedulerConfig config_;
   const std::unique_ptr<Policy> policy_;
@@ -149,6 +259,14 @@ class Scheduler {
   int64_t num_host_units_ = 0;  // taken by saved requests
   std::vector<Slot> running_;   // in order of admission
   std::vector<Slot> waiting_;   // sorted by policy_->precedes()
+
+  Tiers tiers_;
+  std::vector<Slot> restoring_;
+  SessionTable sessions_;
+  std::vector<SessionId> active_sessions_;  // those that are, by their flag, in the order of their announcements
+  double next_lease_end_ = kNever;          // seconds; no lease ends before
+  int32_t num_leases_ = 0;
+  uint64_t num_drafts_ = 0;  // ever
 
   // The step
   double now_ = 0.0;
@@ -167,6 +285,9 @@ class Scheduler {
   Composition composition_;
   std::vector<Slot> victims_;
   std::vector<Slot> displaced_;
+  std::vector<Slot> candidates_;
+  std::vector<RestoreOwner> restored_;
+  std::vector<BlockKey> draft_keys_;
 };
 
 }  // namespace hocket

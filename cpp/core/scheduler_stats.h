@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "request.h"
+#include "tiers.h"
 
 namespace hocket {
 
@@ -16,6 +17,15 @@ struct SchedulerCounters {
   int64_t num_queried_prompt_tokens = 0;  // of requests at their first admission
   int64_t num_preemptions = 0;
   std::array<int64_t, kNumFinishReasons> num_finished = {};  // by FinishReason
+
+  std::array<int64_t, 3> num_hit_tokens = {};  // of num_cached_prompt_tokens: found on the device, the host, the disk
+  int64_t num_restores = 0;                    // requests that waited for a tier
+  double restore_seconds_saved = 0;            // predicted, against computing the tokens again
+  int64_t num_announcements = 0;               // leases that began
+  int64_t num_announced_requests = 0;          // requests that came under a lease
+  double lead_seconds = 0;                     // of those, from the announcement to the request
+  int64_t num_prepared_tokens = 0;             // restored or computed for announced requests
+  int64_t num_wasted_tokens = 0;               // of these, those whose lease ended without a request
 };
 
 struct SchedulerStats {
@@ -27,6 +37,12 @@ struct SchedulerStats {
   int64_t num_free_units = 0;
   int64_t num_cached_units = 0;  // evictable
   int64_t num_evicted_blocks = 0;
+  int64_t num_host_blocks = 0;
+  int64_t num_free_host_blocks = 0;
+  int64_t num_disk_blocks = 0;
+  int64_t num_sessions = 0;
+  int64_t num_leases = 0;
+  TierCounters tiers;
 };
 
 }  // namespace hocket

@@ -17,9 +17,12 @@ from schedcore._core import BatchPlan, CoreError, Scheduler, StepOutput
 from schedcore.decision_record import (
     AbortCall,
     AddCall,
+    AdviseCall,
     Call,
     CommitCall,
+    DiskCall,
     Header,
+    MovesCall,
     OutputResult,
     PlanResult,
     RecordError,
@@ -27,7 +30,14 @@ from schedcore.decision_record import (
     ResetCall,
     ScheduleCall,
 )
-from schedcore.recording_scheduler import DIGEST_BYTES, field_names, int32_array, output_result, plan_result
+from schedcore.recording_scheduler import (
+    DIGEST_BYTES,
+    field_names,
+    int32_array,
+    key_array,
+    output_result,
+    plan_result,
+)
 
 BYTES_PER_REPORT = 1 << 18  # between two reports of progress
 
@@ -174,6 +184,13 @@ class _Replayer:
                 return partial(scheduler.commit, sampled, call.now), partial(output_result, fields=self._output_fields)
             case ResetCall():
                 return scheduler.reset_prefix_cache, int
+            case MovesCall():
+                return partial(scheduler.complete_moves, call.done, call.failed), lambda _: None
+            case DiskCall():
+                method = scheduler.note_on_disk if call.is_there else scheduler.forget_on_disk
+                return partial(method, key_array(call.keys)), lambda _: None
+            case AdviseCall():
+                return partial(scheduler.advise, call.session_id, call.event, call.now, **call.options), list
 
     def _what_differs(self, call: Call, result: object) -> str:
         match call:
@@ -187,6 +204,12 @@ class _Replayer:
                 return f"the output of commit(…, {call.now}){_differing(call.result, result, self._output_fields)}"
             case ResetCall():
                 return "reset_prefix_cache()"
+            case MovesCall():
+                return "complete_moves()"
+            case DiskCall():
+                return "note_on_disk()" if call.is_there else "forget_on_disk()"
+            case AdviseCall():
+                return f"advise({call.session_id!r})"
 
 
 def _differing(recorded: object, replayed: object, fields: Sequence[str]) -> str:

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <concepts>
+#include <functional>
 #include <map>
 #include <set>
 #include <vector>
@@ -56,6 +57,14 @@ class FakeEngine {
   int64_t num_uncached = 0;
   int64_t num_restored = 0;
   int64_t num_projected = 0;
+  int64_t num_loaded = 0;  // blocks, from the host tier
+  int64_t num_fetched = 0;
+  int64_t num_lost = 0;
+  int64_t num_draft_tokens = 0;
+
+  // The tiers: whether a move that is under way ends now, and whether the disk loses the block.
+  std::function<bool()> ends_move = [] { return true; };
+  std::function<bool()> loses_block = [] { return false; };
 
   AddStatus add(RequestSpec spec, Tokens prompt, std::string salt = "", Tokens stops = {}) {
     spec.prompt = prompt;
@@ -64,6 +73,20 @@ class FakeEngine {
     const AddStatus status = scheduler.add_request(spec);
     if (status == AddStatus::kOk) requests[spec.id] = {salt, prompt, {}, spec.max_tokens, stops, {}, kNone};
     return status;
+  }
+
+  AddStatus add(uint64_t id, const std::string& session, Tokens prompt, int64_t max_tokens) {
+    RequestSpec spec;
+    spec.id = id;
+    spec.max_tokens = max_tokens;
+    spec.arrival_time = now;
+    spec.session_id = session;
+    return add(spec, std::move(prompt));
+  }
+
+  SessionReport advise(const std::string& session, AdvisoryEvent event, double lease = 100.0, Tokens draft = {},
+                       const std::string& salt = "") {
+    return scheduler.advise({{"", salt, session}, event, lease, draft}, now);
   }
 
   AddStatus add(uint64_t id, Tokens prompt, int64_t max_tokens, int64_t priority = 0) {
@@ -84,11 +107,16 @@ class FakeEngine {
   // One step; `between` runs while the plan is open, and may want to see it. Returns the plan as it was.
   template <typename Between>
   BatchPlan step(Between&& between) {
+    end_moves();
     const bool has_work = scheduler.has_work();
     const BatchPlan& plan = scheduler.schedule(now);
-    CHECK_EQ(!plan.empty(), has_work);
+    if (plan.empty()) CHECK(!has_work || scheduler.has_moves());
     BatchPlan copy = plan;
-    if (plan.empty()) return copy;
+    begin_moves(plan);
+    if (plan.empty()) {
+      now += pause;
+      return copy;
+    }
     check_no_ping_pong(plan);
     const Tokens sampled = execute(plan);
     if constexpr (std::invocable<Between, const BatchPlan&>) {
@@ -112,6 +140,38 @@ class FakeEngine {
     }
   }
 
+  // Until no move is under way; what that allows is done too.
+  void settle() {
+    for (int32_t i = 0; i < 1000; ++i) {
+      step();
+      if (!scheduler.has_moves() && !scheduler.has_work() && !scheduler.has_background_work()) return;
+    }
+    CHECK(false);
+  }
+
+  // The engine starts anew with the disk of `other`.
+  void take_disk(const FakeEngine& other) {
+    disk_ = other.disk_;
+    std::vector<BlockKey> keys;
+    for (const auto& [name, content] : disk_) keys.push_back({name.first, name.second});
+    scheduler.note_on_disk(keys);
+  }
+
+  // The disk drops about every other block.
+  void shrink_disk() {
+    std::vector<BlockKey> keys;
+    for (auto it = disk_.begin(); it != disk_.end();) {
+      if (loses_block()) {
+        keys.push_back({it->first.first, it->first.second});
+        it = disk_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+    scheduler.forget_on_disk(keys);
+  }
+  size_t num_on_disk() const { return disk_.size(); }
+
   // What the request must have answered, computed without any scheduler.
   Tokens expected_output(const FakeRequest& request) const {
     Tokens tokens = request.prompt;
@@ -131,6 +191,91 @@ class FakeEngine {
 
  private:
   static uint64_t salt_hash(const std::string& salt) { return mix(1, std::hash<std::string>{}(salt)); }
+
+  // ---- the tiers' part ----
+
+  using Content = std::vector<uint64_t>;  // [units_per_block][block_size]
+  struct MoveUnderWay {
+    int32_t id;
+    MoveKind kind;
+    int32_t slot;
+    Tokens units;
+    BlockKey key;
+    Content content;
+  };
+
+  // Saves read the device now, whatever becomes of the units; loads write it at any time until they end.
+  void begin_moves(const BatchPlan& plan) {
+    const auto num_units = static_cast<size_t>(config_.units_per_block());
+    CHECK_EQ(plan.move_units.size(), plan.move_ids.size() * num_units);
+    for (size_t i = 0; i < plan.move_ids.size(); ++i) {
+      const auto units = std::span(plan.move_units).subspan(i * num_units, num_units);
+      MoveUnderWay move{plan.move_ids[i],   static_cast<MoveKind>(plan.move_kinds[i]),
+                        plan.move_slots[i], {units.begin(), units.end()},
+                        plan.move_keys[i],  {}};
+      if (move.kind == MoveKind::kSave) {
+        for (const int32_t unit : move.units) {
+          const auto begin = pool_.begin() + std::ptrdiff_t{unit} * config_.block_size;
+          move.content.insert(move.content.end(), begin, begin + config_.block_size);
+        }
+      }
+      moves_.push_back(std::move(move));
+    }
+    for (const MoveUnderWay& move : moves_) {
+      if (move.kind != MoveKind::kLoad) continue;
+      for (const int32_t unit : move.units)
+        std::fill_n(pool_.begin() + unit * config_.block_size, config_.block_size, 0);
+    }
+  }
+
+  void end_moves() {
+    std::vector<int32_t> done, failed;
+    std::erase_if(moves_, [&](MoveUnderWay& move) {
+      if (!ends_move()) return false;
+      (end_move(move) ? done : failed).push_back(move.id);
+      return true;
+    });
+    scheduler.complete_moves(done, failed);
+  }
+
+  bool end_move(const MoveUnderWay& move) {
+    const std::pair name{move.key.low, move.key.high};
+    switch (move.kind) {
+      case MoveKind::kSave:
+        host_[move.slot] = move.content;
+        return true;
+      case MoveKind::kLoad:
+        ++num_loaded;
+        for (size_t i = 0; i < move.units.size(); ++i) {
+          std::copy_n(host_.at(move.slot).begin() + static_cast<std::ptrdiff_t>(i) * config_.block_size,
+                      config_.block_size, pool_.begin() + std::ptrdiff_t{move.units[i]} * config_.block_size);
+        }
+        return true;
+      case MoveKind::kStore:
+        disk_[name] = host_.at(move.slot);
+        return true;
+      case MoveKind::kFetch:
+        if (loses_block() || !disk_.contains(name)) {
+          disk_.erase(name);
+          ++num_lost;
+          return false;
+        }
+        ++num_fetched;
+        host_[move.slot] = disk_.at(name);
+        return true;
+    }
+    return false;
+  }
+
+  // A draft's tokens are the scheduler's own.
+  const FakeRequest& request_of(uint64_t id) {
+    if (!Scheduler::is_draft_id(id)) return requests.at(id);
+    const auto tokens = scheduler.known_tokens(id);
+    return drafts_[id] = {scheduler.cache_salt(id), {tokens.begin(), tokens.end()}, {}, 1, {}, {}, kNone};
+  }
+  const FakeRequest& request_of(uint64_t id) const {
+    return Scheduler::is_draft_id(id) ? drafts_.at(id) : requests.at(id);
+  }
 
   // ---- the worker's part ----
 
@@ -161,7 +306,7 @@ class FakeEngine {
     Tokens samples;
     bool in_prefills = false;
     for (int32_t s = 0; s < plan.num_seqs(); ++s) {
-      const FakeRequest& request = requests.at(plan.request_ids[s]);
+      const FakeRequest& request = request_of(plan.request_ids[s]);
       CHECK(request.reason == FinishReason::kNone);
       CHECK(!row_used.at(plan.rows[s])++);
       const Tokens known = known_tokens(request);
@@ -178,6 +323,7 @@ class FakeEngine {
       const bool is_decode = num_query == 1 && reaches_end;
       CHECK(!(in_prefills && is_decode));
       in_prefills = !is_decode;
+      if (Scheduler::is_draft_id(plan.request_ids[s])) num_draft_tokens += num_query;
       if (reaches_end) samples.push_back(s);
     }
     CHECK_EQ(plan.sample_seqs, samples);
@@ -190,7 +336,7 @@ class FakeEngine {
   }
 
   std::vector<uint64_t> prefix_hashes(const BatchPlan& plan, int32_t s) const {
-    const FakeRequest& request = requests.at(plan.request_ids[s]);
+    const FakeRequest& request = request_of(plan.request_ids[s]);
     std::vector<uint64_t> hashes;
     uint64_t hash = salt_hash(request.salt);
     const Tokens known = known_tokens(request);
@@ -239,7 +385,7 @@ class FakeEngine {
   };
 
   std::vector<uint64_t> hashes_of(uint64_t id) const {
-    const FakeRequest& request = requests.at(id);
+    const FakeRequest& request = request_of(id);
     std::vector<uint64_t> hashes;
     uint64_t hash = salt_hash(request.salt);
     for (const int32_t token : known_tokens(request)) hashes.push_back(hash = mix(hash, token));
@@ -363,6 +509,10 @@ class FakeEngine {
   std::set<uint64_t> running_;
   int64_t last_admission_ = 0;  // step_id
   std::map<uint64_t, Saved> saved_;
+  std::vector<MoveUnderWay> moves_;
+  std::map<int32_t, Content> host_;  // by slot
+  std::map<std::pair<uint64_t, uint64_t>, Content> disk_;
+  std::map<uint64_t, FakeRequest> drafts_;
   std::vector<uint64_t> projected_;
   std::map<Row, uint64_t> request_of_row_;  // the last one
   std::vector<int32_t> tables_;             // [max_num_seqs][units_per_block][max_blocks_per_seq]

@@ -38,6 +38,10 @@ SchedulerConfig random_config(Random* random) {
   config.num_host_units = random->chance(40) ? random->between(0, config.num_units) : 0;
   constexpr const char* kPreemptions[] = {"recompute", "swap", "restore"};
   config.preemption = kPreemptions[random->between(0, 2)];
+  const bool has_host = config.enable_prefix_caching && config.num_host_units == 0 && random->chance(60);
+  config.num_host_blocks = has_host ? random->between(1, 30) : 0;
+  config.enable_disk = has_host && random->chance(50);
+  config.max_num_sessions = random->between(1, 4);
   config.enable_partial_caching = !config.enable_prefix_caching && random->chance(70);
   config.past_target_decay = random->chance(50) ? 0.0 : 0.4;
   config.max_wait_ms = random->chance(50) ? 1e9 : random->between(0, 20) * 1000;
@@ -85,7 +89,12 @@ struct History {
   explicit History(unsigned seed)
       : random{std::mt19937(seed)},
         config(random_config(&random)),
-        engine(config, 3, random_estimates(config, &random)) {}
+        engine(config, 3, random_estimates(config, &random)) {
+    const int32_t speed = random.between(1, 100);
+    engine.ends_move = [this, speed] { return random.chance(speed); };
+    const int32_t loss = random.chance(50) ? 0 : random.between(0, 60);
+    engine.loses_block = [this, loss] { return random.chance(loss); };
+  }
 
   void add() {
     RequestSpec spec;
@@ -99,7 +108,18 @@ struct History {
     Tokens prompt(random.between(1, 20));
     for (int32_t& token : prompt) token = random.between(0, 1);  // so that prompts share prefixes
     const Tokens stops = random.chance(30) ? Tokens{2} : Tokens{};
+    const std::string session = random.chance(60) ? session_name() : "";
+    spec.session_id = session;
     num_accepted += engine.add(spec, prompt, random.chance(20) ? "other" : "", stops) == AddStatus::kOk;
+  }
+
+  std::string session_name() { return "s" + std::to_string(random.between(0, 5)); }
+
+  void advise() {
+    Tokens draft(random.chance(50) ? random.between(0, 30) : 0);
+    for (int32_t& token : draft) token = random.between(0, 1);
+    const auto event = static_cast<AdvisoryEvent>(random.between(0, kNumAdvisoryEvents - 1));
+    engine.advise(session_name(), event, random.between(0, 20), draft, random.chance(20) ? "other" : "");
   }
 
   void abort() {
@@ -110,6 +130,7 @@ struct History {
     engine.step([&] {
       if (random.chance(20)) abort();
       if (random.chance(10)) add();
+      if (random.chance(10)) advise();
       engine.scheduler.check_invariants();
     });
   }
@@ -122,6 +143,10 @@ struct History {
       abort();
     } else if (choice <= 36) {
       engine.scheduler.reset_prefix_cache();
+    } else if (choice <= 44) {
+      advise();
+    } else if (choice <= 45) {
+      engine.shrink_disk();
     } else {
       step();
     }
@@ -134,7 +159,7 @@ struct History {
     for (const int64_t count : stats.counters.num_finished) num_finished += count;
     CHECK_EQ(num_finished, num_accepted);
     for (const auto& [id, request] : engine.requests) CHECK(request.reason != FinishReason::kNone);
-    CHECK_EQ(stats.num_free_units + stats.num_cached_units, stats.num_units);
+    if (!engine.scheduler.has_moves()) CHECK_EQ(stats.num_free_units + stats.num_cached_units, stats.num_units);
   }
 };
 
@@ -146,6 +171,11 @@ TEST(scheduler_random, every_history_ends_well) {
   int64_t num_uncached = 0;
   int64_t num_restored = 0;
   int64_t num_projected = 0;
+  int64_t num_loaded = 0;
+  int64_t num_fetched = 0;
+  int64_t num_lost = 0;
+  int64_t num_draft_tokens = 0;
+  int64_t num_announced = 0;
   for (unsigned seed = 0; seed < 900; ++seed) {
     try {
       History history(seed);
@@ -160,6 +190,11 @@ TEST(scheduler_random, every_history_ends_well) {
       num_uncached += history.engine.num_uncached;
       num_restored += history.engine.num_restored;
       num_projected += history.engine.num_projected;
+      num_loaded += history.engine.num_loaded;
+      num_fetched += history.engine.num_fetched;
+      num_lost += history.engine.num_lost;
+      num_draft_tokens += history.engine.num_draft_tokens;
+      num_announced += stats.counters.num_announced_requests;
     } catch (const std::exception& error) {
       throw testing::Failure("seed " + std::to_string(seed) + ": " + error.what());
     }
@@ -169,9 +204,14 @@ TEST(scheduler_random, every_history_ends_well) {
   CHECK(num_evictions > 3000);
   CHECK(num_hits > 500);
   CHECK(num_hidden > 100);
-  CHECK(num_uncached > 100);
+  CHECK(num_uncached > 20);
   CHECK(num_restored > 100);
   CHECK(num_projected > 20);
+  CHECK(num_loaded > 500);
+  CHECK(num_fetched > 100);
+  CHECK(num_lost > 20);
+  CHECK(num_draft_tokens > 500);
+  CHECK(num_announced > 200);
 }
 
 }  // namespace
