@@ -53,6 +53,7 @@ class SchedulerConfig:
         max_num_sessions: int = 4096,
         enable_mixed_steps: bool = True,
         token_composition: str = "greedy",
+        restore: str = "faster",
         preemption: str = "recompute",
         enable_partial_caching: bool = False,
         refine_latency: bool = False,

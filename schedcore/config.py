@@ -23,6 +23,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_wait_ms: float = 60_000  # without a token; then an online request is served before all others
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
+    restore: str = "faster"  # from host and disk tier: where that is predicted to beat computing, or always
     seed: int = 0  # for requests without one
     decision_record: str | None = None  # new file for the scheduler's calls (schedcore/decision_record.py); None: none
 
@@ -44,6 +45,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         is_known = self.quantization is None or self.quantization in QUANTIZATIONS
         _require(is_known, f"quantization must be {' or '.join(QUANTIZATIONS)}, not {self.quantization!r}")
         _require(self.policy in POLICIES, f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
+        _require(self.restore in ("faster", "always"), f"restore must be faster or always, not {self.restore!r}")
         _require(1 <= self.block_size <= 256, "block_size must be between 1 and 256")
         for name in ("layers_per_unit", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")

@@ -14,19 +14,24 @@ import msgspec
 from schedcore._core import AddStatus, Scheduler, StepOutput
 from schedcore.types import (
     Advisory,
+    AdvisoryEvent,
     EngineError,
     EngineRequest,
     EngineStats,
     ErrorCode,
     FinishReason,
+    SessionAction,
     SessionState,
     TokenDelta,
 )
+from worker.engine_tiers import EngineTiers, tier_bytes
 from worker.executor import Executor, StepResult
 from worker.request_check import INT32_MAX, find_problem
 
 Gateway = bytes  # whoever submitted a request and gets its deltas
 _FINISH_REASONS = tuple(FinishReason)
+_EVENTS, _ACTIONS = tuple(AdvisoryEvent), tuple(SessionAction)
+DEFAULT_LEASE_MS = 30_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class EngineLimits:
     max_model_len: int
     max_num_batched_tokens: int
     max_num_waiting: int
+    block_size: int = 16
+    block_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -58,8 +65,16 @@ class _Times:
 class Engine:
     """Every request that is added gets exactly one final delta, whatever happens to it."""
 
-    def __init__(self, core: Scheduler, executor: Executor, limits: EngineLimits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        core: Scheduler,
+        executor: Executor,
+        limits: EngineLimits,
+        clock: Callable[[], float],
+        tiers: EngineTiers | None = None,
+    ) -> None:
         self._core, self._executor, self._limits, self._clock = core, executor, limits, clock
+        self._tiers = tiers
         self._open: dict[int, _OpenRequest] = {}  # by internal id, never used twice
         self._internal_id: dict[tuple[Gateway, int], int] = {}
         self._last_id = 0
@@ -67,11 +82,15 @@ class Engine:
         self._times = _Times()
 
     def step(self) -> bool:
-        """One round. False if there was nothing to run."""
+        """One round. False if there was nothing to run, and nothing is under way."""
         start = self._clock()
+        if self._tiers is not None:
+            self._tiers.report()
         plan = self._core.schedule(start)
+        if self._tiers is not None:
+            self._tiers.begin(plan)
         if not plan:
-            return False
+            return self._tiers is not None and self._tiers.wait()
         scheduled = self._clock()
         result = self._executor.execute(plan)
         executed = self._clock()
@@ -105,8 +124,26 @@ class Engine:
         return None
 
     def advise(self, advisory: Advisory) -> SessionState:
-        """Where the session's cache is, and what is done about it. No session is known yet."""
-        return SessionState(advisory.request_id, is_known=False)
+        """Where the session's cache is, and what will be done about it."""
+        lease_ms = DEFAULT_LEASE_MS if advisory.lease_ms is None else max(0.0, advisory.lease_ms)
+        is_known, num_tokens, tier_tokens, action, lease_seconds = self._core.advise(
+            advisory.session_id,
+            _EVENTS.index(advisory.event),
+            self._clock(),
+            tenant=advisory.tenant,
+            cache_salt=advisory.cache_salt,
+            lease_seconds=lease_ms / 1000,
+            draft_token_ids=advisory.draft_token_ids,
+        )
+        return SessionState(
+            request_id=advisory.request_id,
+            is_known=is_known,
+            num_tokens=num_tokens,
+            tier_tokens=tier_tokens,
+            tier_bytes=tier_bytes(tier_tokens, self._limits.block_size, self._limits.block_bytes),
+            action=_ACTIONS[action],
+            lease_ms=None if lease_seconds is None else lease_seconds * 1000,
+        )
 
     def abort(self, gateway: Gateway, request_id: int) -> None:
         """Idempotent; the final delta of an open request follows."""
@@ -136,11 +173,19 @@ class Engine:
         times = self._times
         return EngineStats(
             **self._core.stats(),
+            disk_bytes=0 if self._tiers is None else self._tiers.disk_bytes,
+            max_disk_bytes=0 if self._tiers is None else self._tiers.max_disk_bytes,
+            block_bytes=self._limits.block_bytes,
             step_seconds=times.step,
             schedule_seconds=times.schedule,
             commit_seconds=times.commit,
             execute_seconds=times.execute,
         )
+
+    def close(self) -> None:
+        """Ends what is under way between tiers."""
+        if self._tiers is not None:
+            self._tiers.close()
 
     def check_invariants(self) -> None:
         """Raises CoreError if memory is not accounted for, or a request is open here that the core does not have."""
@@ -175,9 +220,9 @@ class Engine:
         self._executor.remove_request(internal_id)
 
     def _add_to_core(self, internal_id: int, request: EngineRequest) -> AddStatus:
-        salt = request.cache_salt
+        salt, session_id = request.cache_salt, request.session_id
         if request.sampling.num_prompt_logprobs is not None:
-            salt = f"{salt}\0{internal_id}"  # a cached prefix would have no logits
+            salt, session_id = f"{salt}\0{internal_id}", ""  # a cached prefix would have no logits
         return self._core.add_request(
             internal_id,
             request.prompt_token_ids,
@@ -190,6 +235,8 @@ class Engine:
             ttft_target=_seconds(request.ttft_target_ms),
             itl_target=_seconds(request.itl_target_ms),
             cache_salt=salt,
+            tenant=request.tenant,
+            session_id=session_id,
         )
 
     def _refuse(self, gateway: Gateway, request: EngineRequest, code: ErrorCode, message: str) -> None:

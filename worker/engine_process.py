@@ -22,10 +22,12 @@ from schedcore.recording_scheduler import RecordingScheduler
 from schedcore.types import EngineInfo
 from worker.engine import Engine, EngineLimits
 from worker.engine_server import EngineServer
+from worker.engine_tiers import EngineTiers, block_bytes, core_estimates, core_settings, open_tiers
 from worker.errors import WorkerError
 from worker.first_estimate import first_estimate
 from worker.gateway_link import GatewayLink
 from worker.loaded_runner import LoadedRunner, load_runner
+from worker.tier_mover import TierMover
 
 logger = logging.getLogger("worker")
 
@@ -57,6 +59,7 @@ def serve(config: EngineConfig, link: GatewayLink, started: float) -> int:
         return 1
     finally:
         signal.set_wakeup_fd(-1)
+        engine.close()
     return 0
 
 
@@ -71,9 +74,13 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Engine, EngineIn
         max_model_len=loaded.memory.max_model_len,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_waiting=config.max_num_waiting,
+        block_size=config.block_size,
+        block_bytes=block_bytes(loaded),
     )
-    core = _make_core(config, _core_recipe(config, loaded, profile))
-    engine = Engine(core, loaded.runner, limits, time.monotonic)
+    mover = open_tiers(config, loaded)
+    core = _make_core(config, _core_recipe(config, loaded, profile, mover))
+    tiers = None if mover is None else EngineTiers(core, mover)
+    engine = Engine(core, loaded.runner, limits, time.monotonic, tiers)
     return engine, _describe(config, loaded, started)
 
 
@@ -86,7 +93,9 @@ def _make_core(config: EngineConfig, recipe: Recipe) -> Scheduler:
     return core
 
 
-def _core_recipe(config: EngineConfig, loaded: LoadedRunner, profile: LatencyProfile | None) -> Recipe:
+def _core_recipe(
+    config: EngineConfig, loaded: LoadedRunner, profile: LatencyProfile | None, mover: TierMover | None
+) -> Recipe:
     memory = loaded.memory
     settings = Recipe(
         "SchedulerConfig",
@@ -104,12 +113,13 @@ def _core_recipe(config: EngineConfig, loaded: LoadedRunner, profile: LatencyPro
             "enable_chunked_prefill": config.enable_chunked_prefill,
             "max_wait_ms": config.max_wait_ms,
             "refine_latency": True,
+            **core_settings(config, loaded, mover),
         },
     )
-    return Recipe("Scheduler", {"config": settings, "estimates": _estimates_recipe(loaded, profile)})
+    return Recipe("Scheduler", {"config": settings, "estimates": _estimates_recipe(loaded, profile, mover)})
 
 
-def _estimates_recipe(loaded: LoadedRunner, profile: LatencyProfile | None) -> Recipe:
+def _estimates_recipe(loaded: LoadedRunner, profile: LatencyProfile | None, mover: TierMover | None) -> Recipe:
     coefficients = first_estimate(loaded) if profile is None else profile.coefficients
     form = "corrected" if profile is None else profile.form
     latency = Recipe(
@@ -117,7 +127,7 @@ def _estimates_recipe(loaded: LoadedRunner, profile: LatencyProfile | None) -> R
         {"form": form, "coefficients": Recipe("LatencyCoefficients", msgspec.structs.asdict(coefficients))},
     )
     deviation = UNMEASURED_DEVIATION if profile is None else CALIBRATED_DEVIATION
-    return Recipe("Estimates", {"latency": latency, "latency_deviation": deviation})
+    return Recipe("Estimates", {"latency": latency, "latency_deviation": deviation, **core_estimates(loaded, mover)})
 
 
 def _describe(config: EngineConfig, loaded: LoadedRunner, started: float) -> EngineInfo:

@@ -51,6 +51,7 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(enable_chunked_prefill)
       .HOCKET_FIELD(enable_mixed_steps)
       .HOCKET_FIELD(token_composition)
+      .HOCKET_FIELD(restore)
       .HOCKET_FIELD(preemption)
       .HOCKET_FIELD(enable_partial_caching)
       .HOCKET_FIELD(refine_latency)

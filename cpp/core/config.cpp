@@ -54,6 +54,7 @@ void SchedulerConfig::validate() const {
           "token_composition must be one of greedy, fastgen, not '" + token_composition + "'");
   require(preemption == "recompute" || preemption == "swap" || preemption == "restore",
           "preemption must be one of recompute, swap, restore, not '" + preemption + "'");
+  require(restore == "faster" || restore == "always", "restore must be one of faster, always, not '" + restore + "'");
   require(!enable_partial_caching || !enable_prefix_caching,
           "enable_partial_caching needs enable_prefix_caching=false: a cached prefix is what it would recompute");
   require(is_policy(policy), "policy must be one of " + policy_names() + ", not '" + policy + "'");

@@ -31,6 +31,7 @@ struct SchedulerConfig {
   bool enable_chunked_prefill = true;        // false: a prompt is computed in one step, see scheduler.h
   bool enable_mixed_steps = true;            // false: a step computes either prompts or decodes; needs whole prompts
   std::string token_composition = "greedy";  // of policy fcfs: prompts in order; "fastgen": short ones first, to fit
+  std::string restore = "faster";            // from host and disk: where it beats computing, or "always"
   std::string preemption = "recompute";      // or what goes to the host: "swap" (K and V), "restore" (hidden states)
   bool enable_partial_caching = false;       // tokens recomputed in every step, where that pays
   bool refine_latency = false;               // learn from the measured step times

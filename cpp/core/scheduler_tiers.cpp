@@ -60,6 +60,7 @@ Scheduler::RestoreChoice Scheduler::choose_restore(Slot slot) {
 
 // Where times are unknown, moving is believed to be.
 bool Scheduler::is_restore_faster(int32_t num_cached_blocks, const Tiers::Extent& extent) const {
+  if (config_.restore == "always") return true;
   const double n = extent.num_blocks * config_.block_size;
   const double compute = estimates_.prefill_seconds(num_cached_blocks * config_.block_size, n);
   const int64_t num_units = int64_t{extent.num_blocks} * config_.units_per_block();
