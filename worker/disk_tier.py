@@ -77,7 +77,7 @@ class DiskTier:
 
     # ---- what is there ----
 
-    def keys(self) -> list[Key]:
+    def all_keys(self) -> list[Key]:
         with self._lock:
             return list(self._places)
 

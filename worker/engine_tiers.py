@@ -26,7 +26,7 @@ class EngineTiers:
         """Tells the core what the disk has from an earlier life."""
         self._core, self._mover = core, mover
         if mover.disk is not None:
-            core.note_on_disk(_key_array(mover.disk.keys()))
+            core.note_on_disk(_key_array(mover.disk.all_keys()))
 
     def begin(self, plan: BatchPlan) -> None:
         """Call before the plan is executed."""

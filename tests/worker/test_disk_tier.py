@@ -38,7 +38,7 @@ def test_blocks_are_there_again_after_a_restart(tmp_path: Path) -> None:
         assert disk.write(key(i), block(i)) == []
     disk.close()
     again = DiskTier(tmp_path, BLOCK_BYTES, 1 << 20)
-    assert sorted(again.keys()) == sorted(key(i) for i in range(20))
+    assert sorted(again.all_keys()) == sorted(key(i) for i in range(20))
     assert [read(again, i) for i in range(21)] == [*(bytes(block(i)) for i in range(20)), None]
     again.close()
 
@@ -64,13 +64,13 @@ def test_the_bound_holds_and_the_oldest_goes_first(
     max_bytes = 24 + max_records * (BLOCK_BYTES + 40)
     for run in runs:
         disk = DiskTier(folder, BLOCK_BYTES, max_bytes)
-        known = {int.from_bytes(k, "little") for k in disk.keys()}
+        known = {int.from_bytes(k, "little") for k in disk.all_keys()}
         for i in run:
             dropped = disk.write(key(i), block(i))
             assert dropped is not None
             known = known - {int.from_bytes(k, "little") for k in dropped} | {i}
             assert folder_bytes(folder) == disk.num_bytes <= max_bytes
-            assert {int.from_bytes(k, "little") for k in disk.keys()} == known
+            assert {int.from_bytes(k, "little") for k in disk.all_keys()} == known
             assert read(disk, i) == bytes(block(i))
         disk.close()
         if shrink:
@@ -104,7 +104,7 @@ def test_a_file_that_is_damaged_while_it_is_open_is_a_miss(tmp_path: Path) -> No
     [path] = tmp_path.glob("segment-*")
     os.truncate(path, 50)
     assert read(disk, 1) is None
-    assert disk.keys() == []
+    assert disk.all_keys() == []
     disk.close()
 
 
