@@ -15,6 +15,7 @@ from gateway.advisory_metrics import AdvisoryMetrics
 from gateway.engine_client import EngineClient
 from gateway.metrics import SERVED_CLASSES, ClassMetrics, Histogram, Metrics
 from gateway.offline.offline_exposition import offline_metrics
+from gateway.tier_exposition import tier_metrics
 from schedcore.types import EngineStats, RequestClass
 
 _NO_STATS = EngineStats(
@@ -126,6 +127,7 @@ class Exposition(Collector):
             value=self._engine.num_restarts,
         )
         yield from self._engine_metrics(stats)
+        yield from tier_metrics(stats)
         yield from self._class_metrics(stats)
         yield from self._advisory_metrics.collect()
         yield from self._responses()

@@ -24,6 +24,7 @@ py::array_t<uint64_t> move_keys(const PlanObject& object) {
   const auto& keys = object.plan->move_keys;
   py::array_t<uint64_t> array({static_cast<py::ssize_t>(keys.size()), py::ssize_t{2}});
   if (!keys.empty()) std::memcpy(array.mutable_data(), keys.data(), keys.size() * sizeof(BlockKey));
+  py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
   return array;
 }
 

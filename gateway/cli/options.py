@@ -134,6 +134,23 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--kv-cache-memory-bytes", type=size_in_bytes, metavar="SIZE", help="such as 2G (default: from free memory)"
     )
+    group.add_argument(
+        "--host-cache-bytes",
+        type=size_in_bytes,
+        metavar="SIZE",
+        help="host memory that keeps what was computed when the cache has dropped it, such as 8G (default: none)",
+    )
+    group.add_argument(
+        "--disk-cache-dir",
+        metavar="DIR",
+        help="folder that keeps it over restarts; one engine's own, needs --host-cache-bytes (default: none)",
+    )
+    group.add_argument(
+        "--disk-cache-bytes",
+        type=size_in_bytes,
+        metavar="SIZE",
+        help=f"that it may take on disk (default: {default.disk_cache_bytes})",
+    )
     group.add_argument("--block-size", type=int, metavar="N", help=f"tokens per block (default: {default.block_size})")
     group.add_argument(
         "--layers-per-unit",

@@ -93,7 +93,7 @@ def test_views_are_read_only_and_of_the_declared_types() -> None:
     plan = scheduler.schedule(0.0)
     output = scheduler.commit(np.array([5], np.int32), 0.0)
     types = {"request_ids": np.uint64, "preempted_ids": np.uint64, "finish_reasons": np.uint8}
-    types["block_table_index"] = np.int64
+    types |= {"block_table_index": np.int64, "move_keys": np.uint64}
     num_arrays = 0
     for holder in (plan, output):
         for name in (name for name in dir(holder) if not name.startswith("_")):
@@ -103,7 +103,7 @@ def test_views_are_read_only_and_of_the_declared_types() -> None:
                 assert array.dtype == types.get(name, np.int32), name
                 assert not array.flags.writeable
                 assert array.size == 0 or not array.flags.owndata
-    assert num_arrays == 14 + 5
+    assert num_arrays == 14 + 5 + 5  # of tokens and sequences, of moves, of the output
 
 
 def test_steady_decoding_makes_no_new_views() -> None:
@@ -175,7 +175,8 @@ def test_an_empty_plan_is_false_and_needs_no_commit() -> None:
 
 def test_statistics_are_those_of_engine_stats() -> None:
     stats = Scheduler(small()).stats()
-    timed_by_the_engine = {"step_seconds", "schedule_seconds", "commit_seconds", "execute_seconds"}
-    assert set(stats) == set(EngineStats.__struct_fields__) - timed_by_the_engine
+    of_the_engine = {"step_seconds", "schedule_seconds", "commit_seconds", "execute_seconds"}
+    of_the_engine |= {"block_bytes", "disk_bytes", "max_disk_bytes"}
+    assert set(stats) == set(EngineStats.__struct_fields__) - of_the_engine
     assert len(stats["num_running"]) == len(stats["num_waiting"]) == len(RequestClass)
     assert len(stats["num_finished"]) == len(FinishReason)

@@ -35,8 +35,11 @@ from schedcore.recipe import Recipe
 from schedcore.recording_scheduler import RecordingScheduler, int32_array
 from schedcore.simulation.replay import replay
 
-RECORDED = {"add_request", "abort", "schedule", "commit", "reset_prefix_cache"}
-READ_ONLY = {"has_work", "stats", "check_invariants", "latency"}
+RECORDED = {
+    *("add_request", "abort", "schedule", "commit", "reset_prefix_cache"),
+    *("complete_moves", "note_on_disk", "forget_on_disk", "advise"),
+}
+READ_ONLY = {"has_work", "has_moves", "has_background_work", "stats", "check_invariants", "latency"}
 
 configs = st.fixed_dictionaries(
     {
