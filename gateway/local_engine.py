@@ -25,7 +25,7 @@ from gateway.session_answers import SessionAnswers
 from schedcore import wire
 from schedcore.config import EngineConfig
 from schedcore.frame_socket import FrameSocket, connect
-from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, ErrorCode, SessionState
+from schedcore.types import Advisory, EngineInfo, EngineRequest, EngineStats, ErrorCode, SessionState, TokenDelta
 
 CONNECT_SECONDS = 0.01  # between two looks whether the engine listens
 ADVISE_SECONDS = 2.0  # that an engine may take to answer an advisory; a long step delays it
@@ -198,20 +198,27 @@ class LocalEngine:
         except ConnectionError:  # it ends or has died; the watcher says how
             self._hang_up()
             return False
-        for frame in frames:
-            try:
-                message = wire.decode_to_gateway(frame)
-            except msgspec.DecodeError as error:
-                self._die(f"The engine sent what is no message: {error}.")
-                self._kill()
-                break
-            self._on_message(message)
+        try:
+            self._on_messages([wire.decode_to_gateway(frame) for frame in frames])
+        except msgspec.DecodeError as error:
+            self._die(f"The engine sent what is no message: {error}.")
+            self._kill()
         return bool(frames)
+
+    def _on_messages(self, messages: list[wire.ToGateway]) -> None:
+        """Steps that came together are passed on together: while we are behind, a connection gets one write for all."""
+        deltas: list[TokenDelta] = []
+        for message in messages:
+            if isinstance(message, wire.Deltas):
+                deltas += message.deltas
+            else:
+                self._router.dispatch(deltas)
+                deltas = []
+                self._on_message(message)
+        self._router.dispatch(deltas)
 
     def _on_message(self, message: wire.ToGateway) -> None:
         match message:
-            case wire.Deltas(deltas):
-                self._router.dispatch(deltas)
             case wire.Session(state):
                 self._answers.dispatch(state)
             case wire.Stats(stats):

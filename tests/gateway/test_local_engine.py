@@ -14,8 +14,10 @@ import pytest
 
 from fakes.byte_tokenizer import END
 from fakes.eventually import eventually
+from fakes.fake_engine import FakeSteps
 from gateway.engine_client import EngineDeadError
 from gateway.local_engine import LocalEngine
+from schedcore import wire
 from schedcore.config import EngineConfig
 from schedcore.types import Advisory, AdvisoryEvent, EngineRequest, ErrorCode, FinishReason, TokenDelta
 
@@ -175,3 +177,23 @@ async def test_start_can_be_given_up(make_engine: object) -> None:
     await engine.close()
     assert engine.pid is not None
     assert not psutil.pid_exists(engine.pid)
+
+
+async def test_steps_that_come_together_are_passed_on_together(make_engine: object) -> None:
+    engine: LocalEngine = make_engine()  # type: ignore[operator]
+    await engine.start()
+    seen: list[int] = []
+    stats = wire.Stats(FakeSteps().stats())
+    with engine._router.open([1, 2]) as stream:  # which the engine knows nothing of
+
+        def consume(deltas: list[TokenDelta]) -> bool:
+            seen.append(len(deltas))
+            return True
+
+        steps = [wire.Deltas([TokenDelta(1, [65]), TokenDelta(2, [65])]) for _ in range(3)]
+        feeding = asyncio.ensure_future(stream.feed(consume))
+        await asyncio.sleep(0)
+        engine._on_messages([*steps, stats])
+        await feeding
+    assert seen == [6]
+    assert engine.stats() == stats.stats
