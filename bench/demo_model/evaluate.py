@@ -1,6 +1,8 @@
-"""Accuracy of the demo model on held-out questions, per topic, by greedy decoding in Hugging Face transformers.
+"""Accuracy of the demo model on held-out questions, per topic, by greedy decoding in Hugging Face transformers, or
+in a server that runs already: what its dtype, quantization and kernels make of the model.
 
     python -m bench.demo_model.evaluate [--model worker/demo_model] [--questions 100] [--card | --transcript]
+    python -m bench.demo_model.evaluate --server http://127.0.0.1:8000
 
 Prints the table of the model card, and with --card puts it there. A reply is right if it is, to the letter, one of the
 replies that the corpus accepts (for stories, poems and refusals: if it has what was asked for), and if the model ended
@@ -8,9 +10,12 @@ its turn by itself.
 """
 
 import argparse
+import json
 import random
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -28,6 +33,29 @@ _TRANSCRIPT = (
 )  # fmt: skip
 
 
+class Answering(Protocol):
+    def replies(self, conversations: list[list[dict[str, str]]]) -> list[str | None]:
+        """One reply each; None where the model did not end its turn."""
+
+
+class ServedChat:
+    """A server, asked greedily; several conversations at a time."""
+
+    def __init__(self, base_url: str) -> None:
+        self._url = f"{base_url.rstrip('/')}/v1/chat/completions"
+
+    def replies(self, conversations: list[list[dict[str, str]]]) -> list[str | None]:
+        with ThreadPoolExecutor(16) as pool:
+            return list(pool.map(self._reply, conversations))
+
+    def _reply(self, messages: list[dict[str, str]]) -> str | None:
+        body = {"model": "demo", "messages": messages, "max_tokens": _MAX_NEW_TOKENS, "temperature": 0}
+        request = urllib.request.Request(self._url, json.dumps(body).encode(), {"content-type": "application/json"})
+        with urllib.request.urlopen(request) as response:
+            choice = json.load(response)["choices"][0]
+        return choice["message"]["content"] if choice["finish_reason"] == "stop" else None
+
+
 class Chat:
     """A model with its tokenizer, answering greedily."""
 
@@ -37,7 +65,6 @@ class Chat:
         self.model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
     def replies(self, conversations: list[list[dict[str, str]]]) -> list[str | None]:
-        """One reply each; None where the model did not end its turn."""
         texts = self.tokenizer.apply_chat_template(conversations, tokenize=False, add_generation_prompt=True)
         inputs = self.tokenizer(texts, return_tensors="pt", padding=True, return_token_type_ids=False)
         with torch.inference_mode():
@@ -56,7 +83,7 @@ def questions(topic: str, count: int) -> list[tuple[Conversation, Example]]:
     return list({str(pair[0].messages): pair for pair in drawn if pair}.values())
 
 
-def accuracy(chat: Chat, topic: str, count: int, is_verbose: bool) -> tuple[int, int]:
+def accuracy(chat: Answering, topic: str, count: int, is_verbose: bool) -> tuple[int, int]:
     """How many of how many questions were answered rightly."""
     asked, num_right = questions(topic, count), 0
     for start in range(0, len(asked), 50):
@@ -71,7 +98,7 @@ def accuracy(chat: Chat, topic: str, count: int, is_verbose: bool) -> tuple[int,
     return num_right, len(asked)
 
 
-def print_transcript(chat: Chat) -> None:
+def print_transcript(chat: Answering) -> None:
     messages: list[dict[str, str]] = []
     for prompt in _TRANSCRIPT:
         messages.append({"role": "user", "content": prompt})
@@ -80,7 +107,7 @@ def print_transcript(chat: Chat) -> None:
         print(f"> {prompt}\n{reply}")
 
 
-def table(chat: Chat, count: int, is_verbose: bool) -> str:
+def table(chat: Answering, count: int, is_verbose: bool) -> str:
     lines = ["| topic | right | questions | accuracy |", "|---|---|---|---|"]
     all_right = all_asked = 0
     for topic in TOPICS:
@@ -101,12 +128,13 @@ def put_on_card(card: Path, measured: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=Path("worker/demo_model"))
+    parser.add_argument("--server", metavar="URL", help="ask this server, which serves the model, instead")
     parser.add_argument("--questions", type=int, default=100, help="at most so many per topic")
     parser.add_argument("--card", action="store_true", help="write the table into the model card")
     parser.add_argument("--transcript", action="store_true", help="chat instead of measuring")
     parser.add_argument("--verbose", action="store_true", help="show the wrong replies")
     args = parser.parse_args()
-    chat = Chat(args.model)
+    chat = ServedChat(args.server) if args.server else Chat(args.model)
     if args.transcript:
         print_transcript(chat)
         return
