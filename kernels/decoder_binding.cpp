@@ -75,6 +75,22 @@ class Decoder {
     check(decoder_step_cpu(args));
   }
 
+  // The likeliest token of each sequence that samples.
+  Array<int32_t> run_greedy(const Array<int32_t>& token_ids, const Array<int32_t>& positions,
+                            const Array<int32_t>& token_row, const Array<int32_t>& query_start,
+                            const Array<int32_t>& seq_lens, const Array<int32_t>& rows,
+                            const Array<int32_t>& sample_seqs, Pointer hidden, Pointer logits) {
+    Array<int32_t> tokens(sample_seqs.size());
+    int32_t* sampled = tokens.mutable_data();  // first where they are, then what they are
+    for (py::ssize_t i = 0; i < sample_seqs.size(); ++i) sampled[i] = query_start.data()[sample_seqs.data()[i] + 1] - 1;
+    run(token_ids, positions, token_row, query_start, seq_lens, rows, tokens, hidden, logits);
+    const DrawTokensArgs args{
+        sampled, to_const<float>(logits), {}, {}, {}, {}, {}, {}, sample_seqs.size(), model_.head.out_features};
+    py::gil_scoped_release no_lock;
+    check(draw_tokens_cpu(args));
+    return tokens;
+  }
+
   // Starts timing, too.
   std::array<int64_t, kNumDecoderStages> take_stage_ns() {
     is_timed_ = true;
@@ -126,6 +142,9 @@ void bind_decoder(py::module_& module) {
                     int64_t, int64_t, float, float>())
       .def("run", &Decoder::run, exactly("token_ids"), exactly("positions"), exactly("token_row"),
            exactly("query_start"), exactly("seq_lens"), exactly("rows"), exactly("sample_tokens"), py::arg("hidden"),
+           py::arg("logits"))
+      .def("run_greedy", &Decoder::run_greedy, exactly("token_ids"), exactly("positions"), exactly("token_row"),
+           exactly("query_start"), exactly("seq_lens"), exactly("rows"), exactly("sample_seqs"), py::arg("hidden"),
            py::arg("logits"))
       .def("take_stage_ns", &take_stage_ns);
   module.def("argmax", &argmax, py::arg("logits"), py::arg("vocab_size"), exactly("tokens"));

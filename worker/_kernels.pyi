@@ -169,6 +169,18 @@ class Decoder:  # CPU only; arrays are used in place, a wrong dtype is a TypeErr
         hidden: int,
         logits: int,
     ) -> None: ...
+    def run_greedy(
+        self,
+        token_ids: Int32Array,
+        positions: Int32Array,
+        token_row: Int32Array,
+        query_start: Int32Array,
+        seq_lens: Int32Array,
+        rows: Int32Array,
+        sample_seqs: Int32Array,
+        hidden: int,
+        logits: int,
+    ) -> Int32Array: ...
     def take_stage_ns(self) -> tuple[int, ...]: ...  # by DecoderStage, since the last call; the first starts timing
 
 def argmax(logits: int, vocab_size: int, tokens: Int32Array) -> None: ...

@@ -16,7 +16,7 @@ from schedcore._core import BatchPlan
 from worker import ops
 from worker.models.decoder import DecoderModel
 from worker.models.decoder_weights import decoder_weights
-from worker.step_inputs import StepInputs
+from worker.step_inputs import StepInputs, sampled_tokens
 from worker.unit_pool import UnitPool
 
 Int32Array = npt.NDArray[np.int32]
@@ -27,13 +27,16 @@ class Forward(Protocol):
         """Final hidden states of these tokens (ascending indices into the batch), [n, hidden_size]; fills the pool."""
 
     def logits(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
-        """Likewise their logits, float32 [n, vocab_size], which may be overwritten."""
+        """Likewise their logits, float32 [n, vocab_size], which may be overwritten. At most max_num_seqs tokens."""
+
+    def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
+        """The likeliest token of each of plan.sample_seqs."""
 
 
 def make_forward(model: DecoderModel, pool: UnitPool, *, max_num_seqs: int, max_num_tokens: int) -> Forward:
     weights = decoder_weights(model) if pool.data.is_cpu else None
     if weights is not None:
-        return NativeForward(ops.DecoderStep(weights, pool), max_num_seqs)
+        return NativeForward(ops.DecoderStep(weights, pool, max_num_seqs))
     return LayerByLayer(model, pool, StepInputs(max_num_seqs, max_num_tokens, pool.data.device))
 
 
@@ -49,23 +52,22 @@ class LayerByLayer:
     def logits(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
         return self._model.compute_logits(self.hidden(plan, sample_tokens))
 
+    @torch.inference_mode()
+    def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
+        return ops.argmax(self.logits(plan, sampled_tokens(plan)))
+
 
 class NativeForward:
     """On CPU, for the models that ops.DecoderStep knows."""
 
-    def __init__(self, step: ops.DecoderStep, max_num_seqs: int) -> None:
-        self._step = step
-        # memory that is not written is not resident
-        self._hidden = torch.empty(max_num_seqs, step.hidden_size)
-        self._logits = torch.empty(max_num_seqs, step.vocab_size)
+    def __init__(self, step: ops.DecoderStep) -> None:
+        self.step = step
 
     def hidden(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
-        """In a tensor of its own: there may be as many as the batch has tokens."""
-        hidden = torch.empty(len(sample_tokens), self._step.hidden_size)
-        self._step.run(plan, sample_tokens, hidden, None)
-        return hidden
+        return self.step.hidden(plan, sample_tokens)
 
     def logits(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
-        """At most max_num_seqs."""
-        self._step.run(plan, sample_tokens, self._hidden, self._logits)
-        return self._logits[: len(sample_tokens)]
+        return self.step.logits(plan, sample_tokens)
+
+    def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
+        return self.step.greedy_tokens(plan)

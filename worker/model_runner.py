@@ -37,9 +37,11 @@ class ModelRunner:
         self._prompt_logprobs.remove(request_id)
 
     def execute(self, plan: BatchPlan) -> StepResult:
+        apply_block_table_changes(plan, self._pool)
+        chunks = self._prompt_logprobs.chunks(plan)
+        if not chunks and self._sampler.is_greedy(plan):
+            return StepResult(self._forward.greedy_tokens(plan), None, self._prompt_logprobs.take_complete(plan))
         with torch.inference_mode():
-            apply_block_table_changes(plan, self._pool)
-            chunks = self._prompt_logprobs.chunks(plan)
             if chunks:
                 logits = self._run_with_prompt_logprobs(plan, chunks)
             else:

@@ -316,6 +316,8 @@ class StepArrays(Protocol):
     def seq_lens(self) -> Int32Array: ...
     @property
     def rows(self) -> Int32Array: ...
+    @property
+    def sample_seqs(self) -> Int32Array: ...
 
 
 class DecoderStep:
@@ -327,25 +329,48 @@ class DecoderStep:
 
     STAGES = ("embedding", "qkv", "attention", "output", "mlp", "head")
 
-    def __init__(self, weights: DecoderWeights, pool: UnitPool) -> None:
-        self.vocab_size, self.hidden_size = weights.embedding.shape
+    def __init__(self, weights: DecoderWeights, pool: UnitPool, max_num_samples: int) -> None:
+        """max_num_samples: of tokens whose logits a step computes."""
+        vocab_size, self._hidden_size = weights.embedding.shape
         self._kept = weights, pool  # their memory is used
         _check_decoder(weights, pool)
         self._native = _kernels.Decoder(
             _native_pool(pool), weights.embedding.data_ptr(), _DTYPES[weights.embedding.dtype],
             weights.cos_sin.data_ptr(), [_native_layer(layer) for layer in weights.layers],
-            weights.final_norm.data_ptr(), _native_linear(weights.head), self.hidden_size, weights.num_heads,
+            weights.final_norm.data_ptr(), _native_linear(weights.head), self._hidden_size, weights.num_heads,
             weights.cos_sin.shape[1], weights.norm_eps, pool.head_dim**-0.5,
         )  # fmt: skip
+        # memory that nothing is written to is not resident
+        self._hidden, self._logits = (
+            torch.empty(max_num_samples, self._hidden_size),
+            torch.empty(max_num_samples, vocab_size),
+        )
+        self._buffers = self._hidden.data_ptr(), self._logits.data_ptr()
 
-    def run(self, step: StepArrays, sample_tokens: Int32Array, hidden: Tensor, logits: Tensor | None) -> None:
-        """Writes the final hidden states and, if asked for, the logits of sample_tokens (ascending) to the first rows.
+    def hidden(self, step: StepArrays, sample_tokens: Int32Array) -> Tensor:
+        """Final hidden states of any number of tokens (ascending indices), float32 [n, H], a tensor of its own."""
+        hidden = torch.empty(len(sample_tokens), self._hidden_size)
+        self._run(step, sample_tokens, hidden.data_ptr(), 0)
+        return hidden
 
-        hidden float32 [>= n, H], logits float32 [>= n, V], contiguous.
-        """
+    def logits(self, step: StepArrays, sample_tokens: Int32Array) -> Tensor:
+        """Of at most max_num_samples tokens, float32 [n, V], valid until the next step."""
+        if len(sample_tokens) > len(self._logits):
+            raise ValueError(f"logits of {len(sample_tokens)} tokens, more than {len(self._logits)}")
+        self._run(step, sample_tokens, *self._buffers)
+        return self._logits[: len(sample_tokens)]
+
+    def greedy_tokens(self, step: StepArrays) -> Int32Array:
+        """The likeliest token of each of step.sample_seqs, at most max_num_samples. All in one call, without torch."""
+        return self._native.run_greedy(
+            step.token_ids, step.positions, step.token_row, step.query_start, step.seq_lens, step.rows,
+            step.sample_seqs, *self._buffers,
+        )  # fmt: skip
+
+    def _run(self, step: StepArrays, sample_tokens: Int32Array, hidden: int, logits: int) -> None:
         self._native.run(
             step.token_ids, step.positions, step.token_row, step.query_start, step.seq_lens, step.rows, sample_tokens,
-            hidden.data_ptr(), 0 if logits is None else logits.data_ptr(),
+            hidden, logits,
         )  # fmt: skip
 
     def take_stage_seconds(self) -> dict[str, float]:

@@ -37,6 +37,10 @@ class Sampler:
         self._states.pop(request_id, None)
         self._table.forget(request_id)
 
+    def is_greedy(self, plan: BatchPlan) -> bool:
+        """Whether argmax is all that this plan's tokens need."""
+        return not self._states or not self._needs(plan).any()
+
     def sample(self, logits: Tensor, plan: BatchPlan) -> tuple[TokenIds, dict[int, TokenLogprobs] | None]:
         """logits float32 [len(plan.sample_seqs), vocab_size], overwritten.
 
@@ -46,8 +50,7 @@ class Sampler:
             return ops.argmax(logits), None
         seqs = plan.sample_seqs
         request_ids, rows = plan.request_ids[seqs], plan.rows[seqs]
-        self._table.sync(request_ids, rows, self._states)
-        needs = self._table.needs[rows]
+        needs = self._needs(plan)
         any_needs = int(np.bitwise_or.reduce(needs)) if len(needs) else 0
         if not any_needs:
             return ops.argmax(logits), None
@@ -68,6 +71,12 @@ class Sampler:
         if raw is None:
             return token_ids, None
         return token_ids, self._logprobs(raw, token_ids, asked, request_ids)
+
+    def _needs(self, plan: BatchPlan) -> npt.NDArray[np.uint8]:
+        """Of each token that is sampled, as Needs."""
+        rows = plan.rows[plan.sample_seqs]
+        self._table.sync(plan.request_ids[plan.sample_seqs], rows, self._states)
+        return self._table.needs[rows]
 
     def _adjusted_rows(
         self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64], num_output: npt.NDArray[np.int64]

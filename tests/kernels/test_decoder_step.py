@@ -76,6 +76,7 @@ class World:
             plan = self.core.schedule(0.0)
             logits = [self.step(plan, i) for i in range(2)]
             assert torch.equal(*logits)
+            assert self.forwards[0].greedy_tokens(plan).tolist() == logits[0].argmax(-1).tolist()
             assert torch.equal(self.pools[0].data, self.pools[1].data)
             self.core.commit(logits[0].argmax(-1).to(torch.int32).numpy(), 0.0)
             num_steps += 1
@@ -123,7 +124,7 @@ def test_refuses_weights_that_do_not_fit(tmp_path: Path) -> None:
     assert weights is not None
     weights.layers[1] = replace(weights.layers[1], mlp_norm=torch.ones(3))
     with pytest.raises(ValueError, match="norm"):
-        ops.DecoderStep(weights, make_pool(model, torch.float32))
+        ops.DecoderStep(weights, make_pool(model, torch.float32), 1)
 
 
 def test_refuses_weights_packed_for_another_instruction_set(tmp_path: Path) -> None:
@@ -142,10 +143,21 @@ def test_times_its_stages(tmp_path: Path) -> None:
     model = load(write_checkpoint(tmp_path))
     weights = decoder_weights(model)
     assert weights is not None
-    step = ops.DecoderStep(weights, make_pool(model, torch.float32))
+    step = ops.DecoderStep(weights, make_pool(model, torch.float32), 1)
     assert set(step.take_stage_seconds().values()) == {0.0}
     world = World(model, torch.float32)
     world.add_requests([9], seed=4)
     plan = world.core.schedule(0.0)
-    step.run(plan, sampled_tokens(plan), torch.empty(1, step.hidden_size), torch.empty(1, step.vocab_size))
+    step.logits(plan, sampled_tokens(plan))
     assert all(seconds > 0 for seconds in step.take_stage_seconds().values())
+
+
+def test_refuses_more_logits_than_it_was_made_for(tmp_path: Path) -> None:
+    model = load(write_checkpoint(tmp_path))
+    weights = decoder_weights(model)
+    assert weights is not None
+    world = World(model, torch.float32)
+    world.add_requests([9], seed=4)
+    step = ops.DecoderStep(weights, make_pool(model, torch.float32), 2)
+    with pytest.raises(ValueError, match="more than 2"):
+        step.logits(world.core.schedule(0.0), torch.arange(3, dtype=torch.int32).numpy())
