@@ -29,6 +29,7 @@ class NodeMemory:
     host_bytes: int
     has_disk: bool
     disk_rate: float = 3e9  # one of four engines' share of a machine's SSDs; nothing is lost there
+    fetch_rate: float = 12.5e9  # what the scheduler believes of a fetch: what comes late comes over the network
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class ClusterNode:
         host_rate = engine.HOST_BYTES_PER_SECOND
         estimates = Estimates(
             latency=self._latency, costs=engine.model.step_costs(), host_bytes_per_second=host_rate,
-            unit_bytes=unit_bytes, disk_bytes_per_second=memory.disk_rate,
+            unit_bytes=unit_bytes, disk_bytes_per_second=memory.fetch_rate,
         )  # fmt: skip
         self.scheduler = Scheduler(config, estimates)
         self._channels = {
