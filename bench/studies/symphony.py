@@ -32,8 +32,7 @@ from schedcore.simulation.traces import read_trace
 GIB = 2**30
 HOST_BYTES = 64 * GIB  # of a machine's 256 GB, per engine
 MAX_CONTEXT = 8192
-WARM_UP_S = 300.0
-LEVEL_MS = 25.0  # normalised latency at which users are counted
+LEVELS_MS = (15.0, 20.0, 25.0, 30.0)  # normalised latencies at which users are counted
 MISSED = (0.0, 0.1, 0.25, 0.5, 1.0)
 
 ABOUT = (
@@ -75,12 +74,13 @@ class Scale:
     users: tuple[int, ...]
     seconds: float
     num_seeds: int
+    warm_up: float = 240.0
     missed: tuple[float, ...] = MISSED
-    missed_users: int = 512
+    missed_users: int = 4096
 
 
-FULL = Scale(users=(64, 128, 256, 512, 768, 1024, 1536), seconds=600, num_seeds=1)
-QUICK = Scale(users=(64, 256), seconds=60, num_seeds=1, missed=(0.0, 0.1), missed_users=64)
+FULL = Scale(users=(512, 1024, 2048, 3072, 4096, 6144), seconds=300, num_seeds=1)
+QUICK = Scale(users=(64, 256), seconds=60, num_seeds=1, warm_up=90, missed=(0.0, 0.1), missed_users=64)
 
 
 @cache
@@ -112,7 +112,7 @@ def cluster(setting: Setting, missed_ratio: float = 0.0) -> Cluster:
 
 
 def run_one(of: Cluster, num_users: int, scale: Scale, seed: int) -> ClusterResult:
-    return simulate_cluster(of, num_users, conversations(), seconds=scale.seconds, warm_up=WARM_UP_S, seed=seed)
+    return simulate_cluster(of, num_users, conversations(), seconds=scale.seconds, warm_up=scale.warm_up, seed=seed)
 
 
 Runs = dict[tuple[str, float, int], list[ClusterResult]]  # setting, missed, users
@@ -162,15 +162,22 @@ def load_table(users: int, runs: Runs) -> Table:
 
 
 def users_table(runs: Runs) -> Table:
-    recompute = users_at(runs, SETTINGS[0].name, LEVEL_MS)
     most = max(users for _, _, users in runs)
-    columns = [Column("setting"), Column("users", "0"), Column("against recompute", "times")]
+    columns = [Column("setting")]
+    for level in LEVELS_MS:
+        columns += [Column(f"users at {level:g} ms", "0"), Column("of recompute", "times")]
     rows: list[list[Cell]] = []
     for setting in SETTINGS:
-        users = users_at(runs, setting.name, LEVEL_MS)
-        rows.append([setting.name, users, users / recompute])
-    note = f"Between the numbers of users tried, latency is interpolated; {most} means at least as many."
-    return Table(f"Users served at {LEVEL_MS:g} ms per token", columns, rows, note)
+        row: list[Cell] = [setting.name]
+        for level in LEVELS_MS:
+            users = users_at(runs, setting.name, level)
+            row += [users, users / users_at(runs, SETTINGS[0].name, level)]
+        rows.append(row)
+    note = (
+        f"Between the numbers of users tried, latency is interpolated; {most} means at least as many. The paper: 512 "
+        "users at 20.5 ms where vLLM serves 64 at 18 ms, 8 times as many; it does not say how fast its users read."
+    )
+    return Table("Users served at equal normalised latency (ms per token)", columns, rows, note)
 
 
 def missed_table(runs: Runs, scale: Scale) -> Table:
