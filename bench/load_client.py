@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import orjson
@@ -108,20 +108,6 @@ async def closed_loop(client: LoadClient, bodies: Iterable[bytes], concurrency: 
 async def _lane(client: LoadClient, pending: Iterator[bytes], traces: list[RequestTrace]) -> None:
     for body in pending:
         traces.append(await client.exchange(body))  # noqa: PERF401 - others append meanwhile
-
-
-async def open_loop(client: LoadClient, bodies: Sequence[bytes], arrivals: Sequence[float]) -> list[RequestTrace]:
-    """Sends body i at arrivals[i] seconds from now; traces count from that time, even when the client was late."""
-    start = time.perf_counter()
-
-    async def send_at(body: bytes, arrival: float) -> RequestTrace:
-        await asyncio.sleep(arrival - time.perf_counter())
-        return await client.exchange(body, arrival)
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(send_at(body, start + at)) for body, at in zip(bodies, arrivals, strict=True)]
-    client.read_all()
-    return [task.result() for task in tasks]
 
 
 @asynccontextmanager

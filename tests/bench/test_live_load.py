@@ -48,6 +48,15 @@ async def test_traces_count_from_the_time_a_request_is_due() -> None:
     assert traces[2].ttft > 4.9
 
 
+async def test_requests_go_out_although_nothing_is_answered() -> None:
+    server = CompletionsServer(wait_for=12)
+    workload = unrelated([0.001 * i for i in range(12)])
+    async with running(server) as url, LoadClient(url) as client:
+        traces = await drive(client, workload, bodies(workload, ADDRESSEE))
+    assert server.max_in_flight == 12
+    assert not any(trace.error for trace in traces)
+
+
 async def test_a_turn_comes_after_the_answer_and_a_pause() -> None:
     workload = unrelated([0.0, 0.01, 0.01], follows=[NO_REQUEST, 0, 1])
     async with running(CompletionsServer()) as url, LoadClient(url) as client:

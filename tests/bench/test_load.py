@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
-from load_client import LoadClient, closed_loop, kept_in_flight, open_loop
+from load_client import LoadClient, closed_loop, kept_in_flight
 from request_trace import RequestTrace
 from workload import Workload
 
@@ -80,23 +79,6 @@ async def test_closed_loop_keeps_exactly_the_concurrency_in_flight() -> None:
     assert len(traces) == len(finished) == len(server.requests) == 12
     assert len({tuple(request["prompt"]) for request in server.requests}) == 12
     assert not any(trace.error for trace in traces)
-
-
-async def test_open_loop_sends_although_nothing_is_answered() -> None:
-    server = CompletionsServer(wait_for=12)
-    async with running(server) as url, LoadClient(url) as client:
-        traces = await open_loop(client, BODIES, [0.001 * i for i in range(12)])
-    assert server.max_in_flight == 12
-    arrivals = [trace.arrival - traces[0].arrival for trace in traces]
-    assert arrivals == pytest.approx([0.001 * i for i in range(12)])
-
-
-async def test_open_loop_counts_from_the_due_time_even_if_the_client_is_late() -> None:
-    async with running(CompletionsServer()) as url, LoadClient(url) as client:
-        before = time.perf_counter()
-        (trace,) = await open_loop(client, BODIES[:1], [-5.0])
-    assert trace.arrival < before
-    assert trace.ttft > 4.9
 
 
 async def test_work_kept_in_flight_behind_ends_with_what_is_in_front() -> None:
