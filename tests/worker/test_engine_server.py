@@ -101,6 +101,18 @@ def test_a_step_is_one_message_however_many_requests(endpoint: str) -> None:
         assert sum(len(message.deltas) for message in messages) == 160
 
 
+def test_a_gateway_that_is_busy_for_long_holds_up_nobody_and_misses_nothing(endpoint: str) -> None:
+    def all_done(message: wire.ToGateway) -> bool:
+        return isinstance(message, wire.Stats) and message.stats.num_finished[FinishReason.LENGTH] == 8
+
+    with serving(endpoint), GatewayPeer(endpoint) as watcher, GatewayPeer(endpoint) as busy:
+        watcher.send(wire.Hello())
+        busy.send(*(wire.Submit(request(i, max_tokens=3500)) for i in range(8)))  # more than a socket holds
+        watcher.wait_for(all_done)
+        busy.wait_for_final(*range(8))
+        assert [busy.tokens(i) for i in range(8)] == [list(range(3500))] * 8
+
+
 def test_refusals_arrive_without_a_step(endpoint: str) -> None:
     with serving(endpoint) as running, GatewayPeer(endpoint) as gateway:
         gateway.send(wire.Submit(EngineRequest(5, [1000], 1)))
