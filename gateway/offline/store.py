@@ -13,11 +13,11 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, insert, select
 
@@ -89,6 +89,7 @@ class OfflineStore:
         self._writer = ThreadPoolExecutor(1, "offline-writer")
         self._readers = ThreadPoolExecutor(_READERS, "offline-reader")
         self._commits = GroupCommit[RowResult](self._commit_results)
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._finalizing: dict[str, asyncio.Task[BatchRecord]] = {}
 
     @classmethod
@@ -124,8 +125,8 @@ class OfflineStore:
 
     async def close(self) -> None:
         await self._commits.flush()
-        if self._finalizing:
-            await asyncio.wait(self._finalizing.values())
+        if tasks := self._tasks | set(self._finalizing.values()):
+            await asyncio.wait(tasks)
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -155,12 +156,14 @@ class OfflineStore:
             expires_at=None if expires_after is None else created_at + expires_after,
         )
         await self.check_bytes(tenant, record.num_bytes)
-        await upload.publish(self._directory.file(record.id))
+        return await self._whole(self._create_file(upload.publish(self._directory.file(record.id)), record))
 
+    async def _create_file(self, publication: Awaitable[None], record: FileRecord) -> FileRecord:
         def add(connection: Connection) -> None:
-            self._check_bytes(connection, tenant, record.num_bytes)
+            self._check_bytes(connection, record.tenant, record.num_bytes)
             files.add(connection, record)
 
+        await publication
         try:
             await self._write(add)
         except BaseException:
@@ -204,8 +207,12 @@ class OfflineStore:
 
     async def delete_file(self, tenant: str, file_id: str) -> None:
         """Raises NotFoundError, ConflictError while a batch reads it."""
-        await self._write(lambda connection: files.remove(connection, tenant, file_id, self.now()))
-        await self._in(self._readers, self._directory.remove, file_id)
+
+        async def delete() -> None:
+            await self._write(lambda connection: files.remove(connection, tenant, file_id, self.now()))
+            await self._in(self._readers, self._directory.remove, file_id)
+
+        await self._whole(delete())
 
     def path(self, file_id: str) -> Path:
         """Where its content lies. It stays readable for whoever has opened it, even if it is deleted meanwhile."""
@@ -239,8 +246,11 @@ class OfflineStore:
             self._check_rows(connection, tenant, 1)
             batches.add(connection, record)
 
-        await self._write(add)
-        self.created.set()
+        async def create() -> None:
+            await self._write(add)
+            self.created.set()
+
+        await self._whole(create())
         return record
 
     def _check_rows(self, connection: Connection, tenant: str, num_rows: int) -> None:
@@ -269,10 +279,13 @@ class OfflineStore:
             batches.cancel(connection, batches.get(connection, batch_id, tenant), int(self.now()))
             return batches.get(connection, batch_id, tenant)
 
-        batch = await self._write(cancel)
-        self.created.set()
-        self.changed.set()
-        return batch
+        async def cancel_and_tell() -> BatchRecord:
+            batch = await self._write(cancel)
+            self.created.set()
+            self.changed.set()
+            return batch
+
+        return await self._whole(cancel_and_tell())
 
     async def landed(self, tenant: str, batch_id: str, after: int, limit: int) -> tuple[BatchRecord, list[LandedRow]]:
         """The batch, and results in the order in which rows finished, after that cursor; the first are after 0.
@@ -422,6 +435,13 @@ class OfflineStore:
     async def _drop_rows(self, batch_id: str) -> None:
         while await self._write(lambda connection: rows.drop_some(connection, batch_id)):
             pass
+
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does all of it, even if whoever waits goes away: a thread cannot be stopped halfway either."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
 
     # Threads
 

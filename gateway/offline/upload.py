@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +26,7 @@ class Upload:
         self._path = directory.new_part_path()
         self._part: BinaryIO | None = None
         self._waiting = bytearray()
+        self._is_publishing = False
         self.num_bytes = 0
 
     async def write(self, piece: bytes) -> None:
@@ -34,9 +35,10 @@ class Upload:
         if len(self._waiting) >= _PIECE_BYTES:
             await self._in_thread(self._flush)
 
-    async def publish(self, target: Path) -> None:
-        """Afterwards the file is there, whole, whatever happens."""
-        await self._in_thread(self._publish, target)
+    def publish(self, target: Path) -> Awaitable[None]:
+        """Afterwards the file is there, whole, whatever happens. The context may end meanwhile."""
+        self._is_publishing = True
+        return self._in_thread(self._publish, target)
 
     async def __aenter__(self) -> Self:
         self._part = await self._in_thread(self._directory.open_part, self._path)
@@ -45,7 +47,8 @@ class Upload:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._in_thread(self._discard)
+        if not self._is_publishing:
+            await self._in_thread(self._discard)
 
     def _flush(self) -> None:
         assert self._part is not None
@@ -54,8 +57,11 @@ class Upload:
 
     def _publish(self, target: Path) -> None:
         assert self._part is not None
-        self._flush()
-        self._directory.publish(self._part, self._path, target)
+        try:
+            self._flush()
+            self._directory.publish(self._part, self._path, target)
+        finally:
+            self._discard()
 
     def _discard(self) -> None:
         with suppress(OSError):

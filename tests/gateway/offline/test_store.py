@@ -3,8 +3,9 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,3 +172,30 @@ async def test_only_the_owner_may_read(store: OfflineStore, tmp_path: Path) -> N
     await upload(store, b"secret")
     for path in [tmp_path / "data", *(tmp_path / "data").rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+async def test_whoever_goes_away_leaves_nothing_half_done(open_store: type_of_open, tmp_path: Path) -> None:
+    store = await open_store()
+    batch = await begun_batch(store, 1)
+    for num_turns in range(12):
+        async with store.upload() as part:
+            await part.write(b"x")
+            creation = store.create_file(part, tenant="", purpose="batch", filename="a", expires_after=None)
+            await cancelled_after(num_turns, creation)
+        before, _ = await store.list_batches("", limit=100)
+        store.created.clear()
+        await cancelled_after(num_turns, new_batch(store, batch.input_file_id))
+        await asyncio.gather(*store._tasks)
+        after, _ = await store.list_batches("", limit=100)
+        assert store.created.is_set() == (len(after) > len(before))
+    store = await open_store()
+    records, _ = await store.list_files("", limit=100, is_ascending=True)
+    assert {path.name for path in (tmp_path / "data" / "files").iterdir()} == {record.id for record in records}
+
+
+async def cancelled_after(num_turns: int, work: Coroutine[Any, Any, object]) -> None:
+    task = asyncio.create_task(work)
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

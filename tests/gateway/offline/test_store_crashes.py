@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from fakes.offline_rows import begun_batch, upload
@@ -115,7 +115,7 @@ class World:
         if begun.is_open and steps > 1:
             sizes = finalization.write_files(database, directory, batch.id)
             if steps > 2:
-                finalization.end(database, batch.id, sizes, now)
+                finalization.end(database, batch.id, sizes, now, self.store.webhooks)
         await self.reopen()
 
     async def upload_and_crash(self, publishes: bool) -> None:
@@ -181,7 +181,12 @@ async def check_history(path: Path, url: str | None, history: list[tuple[Any, ..
         await crash(world.store)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # histories are short; shrinking them takes minutes
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(history=operations)
 def test_a_store_is_its_twin_whatever_crashes(
     new_url: Callable[[], str | None], history: list[tuple[Any, ...]]
