@@ -16,6 +16,7 @@ import openai
 import psutil
 import pytest
 
+from fakes import postgresql
 from fakes.batch_client import results, row, submit, wait_until_ended
 from fakes.served import Server, serving
 
@@ -27,14 +28,15 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 class MortalServer:
     """A server on one data directory that can be killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self._folder = folder
+        self._arguments = ("--max-engine-restarts", "100", *arguments)
         self._running = contextlib.ExitStack()
         self.num_starts = 0
 
     def start(self) -> None:
         self.num_starts += 1
-        self.server: Server = self._running.enter_context(serving(self._folder, "--max-engine-restarts", "100"))
+        self.server: Server = self._running.enter_context(serving(self._folder, *self._arguments))
         self.client = self._running.enter_context(
             openai.OpenAI(base_url=f"{self.server.url}/v1", api_key="none", max_retries=5)
         )
@@ -52,12 +54,18 @@ class MortalServer:
             self.start()
 
 
-@pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[MortalServer]:
-    server = MortalServer(tmp_path)
-    server.start()
-    yield server
-    server.stop()
+@pytest.fixture(params=["sqlite", "postgresql"])
+def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MortalServer]:
+    with contextlib.ExitStack() as running:
+        arguments: tuple[str, ...] = ()
+        if request.param == "postgresql":
+            if postgresql.binaries() is None:
+                pytest.skip("PostgreSQL is not installed")
+            arguments = ("--database-url", running.enter_context(postgresql.running()))
+        server = MortalServer(tmp_path, *arguments)
+        running.callback(server.stop)
+        server.start()
+        yield server
 
 
 def rows() -> list[dict[str, Any]]:

@@ -5,9 +5,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, create_engine, text
 
 from fakes.offline_rows import begun_batch, result, upload
 from gateway.offline import schema
@@ -28,6 +30,24 @@ async def test_migrations_lead_to_the_tables(open_store: type_of_open) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, schema.metadata) == []
         assert context.get_current_revision() is not None
+
+
+def test_filled_database_of_the_first_version_is_brought_up_to_date(tmp_path: Path, new_url: type_of_url) -> None:
+    url = database_url(new_url() or f"sqlite:///{tmp_path / 'store.db'}")
+    engine = create_engine(url)
+    config = Config()
+    config.set_main_option("script_location", str(Path(schema.__file__).with_name("migrations")))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        columns = "id, tenant, purpose, filename, num_bytes, created_at"
+        connection.execute(text(f"INSERT INTO files ({columns}) VALUES ('f', '', 'b', 'n', 5, 6)"))
+    engine.dispose()
+    database = Database(url)
+    with database.reading() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
+        assert connection.execute(text("SELECT id, num_bytes FROM files")).all() == [("f", 5)]
+    database.close()
 
 
 async def test_database_of_a_later_version_is_refused(open_store: type_of_open) -> None:
