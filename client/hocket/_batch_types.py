@@ -112,8 +112,12 @@ class BatchPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowError:
+    """`line`: of the input file, from 1, if the row was refused before it ran."""
+
     code: str | None = None
     message: str = ""
+    line: int | None = None
+    param: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +150,9 @@ class BatchResult:
     def as_line(self) -> dict[str, Any]:
         """The row in the form of OpenAI's output and error files."""
         response = None if self.response is None else asdict(self.response)
-        error = asdict(self.error) if self.error is not None and response is None else None
+        error = None
+        if self.error is not None and response is None:
+            error = {name: value for name, value in asdict(self.error).items() if value is not None}
         return {"id": self.id, "custom_id": self.custom_id, "response": response, "error": error}
 
     @property
@@ -202,7 +208,9 @@ def _error_in(response: RowResponse | None) -> RowError | None:
     said = (response.body or {}).get("error")
     said = said if isinstance(said, dict) else {}
     code = said.get("code") or said.get("type") or response.status_code
-    return RowError(code=str(code), message=str(said.get("message") or f"HTTP status {response.status_code}"))
+    message = str(said.get("message") or f"HTTP status {response.status_code}")
+    param = said.get("param")
+    return RowError(code=str(code), message=message, param=None if param is None else str(param))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,17 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from gateway.cli.batch_rows import CheckedRows, write_prompts
 from gateway.cli.batch_view import Watch, complaints, details, rows_done, table, when
 from gateway.cli.client_options import add_client_options, explain
-from hocket import APIConnectionError, Batch, BatchResult, Client, HocketError, NotFoundError, ServiceUnavailableError
+from hocket import (
+    APIConnectionError,
+    APIStatusError,
+    AuthenticationError,
+    Batch,
+    BatchResult,
+    Client,
+    HocketError,
+    NotFoundError,
+    ServiceUnavailableError,
+)
 
 FAILED, MISUSED, INCOMPLETE, INTERRUPTED = 1, 2, 3, 130
 EPILOG = """exit status: 0 done; 1 the server refused or is not there; 2 misuse, or a file with bad lines;
@@ -103,10 +113,8 @@ def run(args: argparse.Namespace) -> int:
             return verbs[args.verb](args, client)
         except UsageError as error:
             return _complain(str(error), MISUSED)
-        except NotFoundError as error:
-            return _complain(_not_found(error, client), FAILED)
         except HocketError as error:
-            return _complain(explain(error, client), FAILED)
+            return _complain(_explain(error, client), FAILED)
         except BrokenPipeError:
             # Nobody reads any more; Python would complain once more when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -115,10 +123,12 @@ def run(args: argparse.Namespace) -> int:
             return _complain(str(error), FAILED)
 
 
-def _not_found(error: NotFoundError, client: Client) -> str:
-    if error.message.startswith("There is no /"):
+def _explain(error: HocketError, client: Client) -> str:
+    if isinstance(error, NotFoundError) and error.message.startswith("There is no /"):
         return f"the server at {client.options.base_url} has no batches: is it an older one? ({error})"
-    return error.message
+    if isinstance(error, APIStatusError) and error.status_code < 500 and not isinstance(error, AuthenticationError):
+        return error.message
+    return explain(error, client)
 
 
 # ---- submit ----
@@ -297,11 +307,12 @@ def _watch(client: Client, batch: Batch) -> Batch:
     asking = client.with_options(max_retries=0)
     try:
         with Watch(Console(stderr=True)) as watch:
+            watch.show(batch)
             while not batch.is_over:
-                watch.show(batch)
                 time.sleep(_WATCH_SECONDS)
                 try:
                     batch = asking.batches.retrieve(batch.id)
+                    watch.show(batch)
                 except (APIConnectionError, ServiceUnavailableError):
                     watch.away()
     except KeyboardInterrupt:

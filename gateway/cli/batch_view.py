@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 
 from rich.box import SIMPLE_HEAD
@@ -44,22 +44,23 @@ def when(batch: Batch, now: float) -> str:
     return f"{duration(batch.expires_at - now)} left" if batch.expires_at else ""
 
 
-def table(batches: Iterable[Batch], now: float) -> Table:
-    shown = Table(box=SIMPLE_HEAD)
-    for heading, justify in (("batch", "left"), ("status", "left"), ("rows", "right"), ("failed", "right")):
-        shown.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+def table(batches: Sequence[Batch], now: float) -> Table:
+    """Fits 80 columns, with ids that can be copied."""
+    has_failures = any(batch.request_counts.failed for batch in batches)
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    shown.add_column("batch", no_wrap=True, min_width=max((len(batch.id) for batch in batches), default=0))
+    shown.add_column("status", no_wrap=True, min_width=max((len(batch.status) for batch in batches), default=0))
+    shown.add_column("rows", justify="right", no_wrap=True)
+    if has_failures:
+        shown.add_column("failed", justify="right", no_wrap=True)
     shown.add_column("created", no_wrap=True)
-    shown.add_column("", no_wrap=True)
     for batch in batches:
         counts = batch.request_counts
-        shown.add_row(
-            batch.id,
-            _styled(batch.status),
-            f"{rows_done(batch):,} / {counts.total:,}" if counts.total else "–",
-            f"[red]{counts.failed:,}[/]" if counts.failed else "",
-            f"{duration(now - batch.created_at)} ago",
-            when(batch, now),
-        )
+        failed = [f"[red]{counts.failed:,}[/]" if counts.failed else ""] if has_failures else []
+        rows = f"{rows_done(batch):,}/{counts.total:,}" if counts.total else "–"
+        left = "" if batch.is_over else f", {when(batch, now)}"
+        times = f"{duration(now - batch.created_at)} ago{left}".removesuffix(", ")
+        shown.add_row(batch.id, _styled(batch.status), rows, *failed, times)
     return shown
 
 
@@ -155,7 +156,9 @@ class Watch:
         self._rates.add(now, batch)
         pace = self.pace(batch)
         if not self._console.is_terminal:
-            self._say(batch.status, f"{rows_done(batch):,} of {batch.request_counts.total:,} rows {pace}".strip(), now)
+            total = batch.request_counts.total
+            done = f": {rows_done(batch):,} of {total:,} rows done" if total else ""
+            self._say(batch.status, ", ".join(filter(None, (batch.status + done, pace))), now)
             return
         if self._task is None:
             self._task = self._progress.add_task("", status=batch.status, pace="", total=None)
@@ -187,5 +190,4 @@ class Watch:
     def _say(self, status: str, text: str, now: float) -> None:
         if status != self._said[0] or now - self._said[1] >= _QUIET_SECONDS:
             self._said = (status, now)
-            shown = text if status == "away" else f"{status}: {text}"
-            self._console.print(shown, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
