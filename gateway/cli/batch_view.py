@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
@@ -47,20 +46,19 @@ def when(batch: Batch, now: float) -> str:
 def table(batches: Sequence[Batch], now: float) -> Table:
     """Fits 80 columns, with ids that can be copied."""
     has_failures = any(batch.request_counts.failed for batch in batches)
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     shown.add_column("batch", no_wrap=True, min_width=max((len(batch.id) for batch in batches), default=0))
     shown.add_column("status", no_wrap=True, min_width=max((len(batch.status) for batch in batches), default=0))
     shown.add_column("rows", justify="right", no_wrap=True)
     if has_failures:
         shown.add_column("failed", justify="right", no_wrap=True)
-    shown.add_column("created", no_wrap=True)
+    shown.add_column("time", no_wrap=True)
     for batch in batches:
         counts = batch.request_counts
         failed = [f"[red]{counts.failed:,}[/]" if counts.failed else ""] if has_failures else []
         rows = f"{rows_done(batch):,}/{counts.total:,}" if counts.total else "–"
-        left = "" if batch.is_over else f", {when(batch, now)}"
-        times = f"{duration(now - batch.created_at)} ago{left}".removesuffix(", ")
-        shown.add_row(batch.id, _styled(batch.status), rows, *failed, times)
+        time = f"ended {duration(now - batch.ended_at)} ago" if batch.ended_at is not None else when(batch, now)
+        shown.add_row(batch.id, _styled(batch.status), rows, *failed, time)
     return shown
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.batch_server import FakeBatchServer
 from fakes.chat_server import FakeChatServer
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "client" / "examples"
@@ -19,7 +20,20 @@ PRINTS = {
 }
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_the_batch_example(
+    batch_server: FakeBatchServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOCKET_BASE_URL", batch_server.url)
+    runpy.run_path(str(EXAMPLES / "batch.py"), run_name="__main__")
+    expected = [f"What is {n} + {n}? You said: What is {n} + {n}?" for n in range(1, 9)]
+    assert sorted(capsys.readouterr().out.splitlines()) == expected
+
+
+def test_every_example_is_tried() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*PRINTS, "batch"}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES / f"{name}.py" for name in PRINTS), ids=lambda path: path.stem)
 def test_example(
     path: Path, server: FakeChatServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

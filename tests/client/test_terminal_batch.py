@@ -289,18 +289,21 @@ def test_durations_are_as_exact_as_one_cares_to_know(seconds: float, text: str) 
     assert batch_view.duration(seconds) == text
 
 
-def test_a_row_of_the_table() -> None:
-    line = shown(batch_view.table([a_batch(expires_at=8200)], now=1060)).splitlines()[3]
-    assert re.split(r" {2,}", line.strip()) == [
-        "batch_1",
+def test_a_row_of_the_table_fits_a_narrow_terminal_with_its_id_whole() -> None:
+    batch_id = "batch_" + "0123456789ab" * 2
+    running = a_batch(id=batch_id, expires_at=8200)
+    console = Console(width=80, file=io.StringIO())
+    console.print(batch_view.table([running, a_batch(status="completed", completed_at=1040)], now=1060))
+    _, first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert re.split(r" +", first.strip(), maxsplit=4) == [
+        batch_id,
         "in_progress",
-        "503 / 2,000",
+        "503/2,000",
         "3",
-        "60 s ago",
         "1 h 59 min left",
     ]
-    ended = shown(batch_view.details(a_batch(status="completed", completed_at=1080), now=2000))
-    assert "took 80 s" in ended
+    assert second.rstrip().endswith("ended 20 s ago")
+    assert "took 80 s" in shown(batch_view.details(a_batch(status="completed", completed_at=1080), now=2000))
 
 
 def test_rates_are_those_of_the_last_half_minute() -> None:
