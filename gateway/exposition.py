@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -143,6 +143,13 @@ class Exposition(Collector):
             "How far off the predicted times of steps are: mean over recent steps that were not learned from.",
             stats.step_time_error_ratio,
         )
+        yield CounterMetricFamily(
+            "hocket_offline_only_step_seconds",
+            "Time of steps with offline and without online tokens: idle time put to use.",
+            value=stats.offline_only_seconds,
+        )
+        yield _per_class("class_step_seconds", "Time of steps, split by scheduled tokens.", stats.class_seconds)
+        yield _per_class("class_preemptions", "Preemptions, by class of who gave way.", stats.num_preempted)
         units = GaugeMetricFamily("hocket_cache_units", "Units of the cache pool.", labels=["state"])
         units.add_metric(["free"], stats.num_free_units)
         units.add_metric(["cached"], stats.num_cached_units)
@@ -222,6 +229,13 @@ class Exposition(Collector):
             count = sum(m.num_finished[reason] for m in self._metrics.of_class.values())
             success.add_metric([*values, reason], count)
         return success
+
+
+def _per_class(name: str, text: str, values: Sequence[float]) -> Metric:
+    family = CounterMetricFamily(f"hocket_{name}", text, labels=["class"])
+    for request_class, value in zip(RequestClass, values, strict=False):
+        family.add_metric([_label(request_class)], value)
+    return family
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

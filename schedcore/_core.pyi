@@ -184,8 +184,9 @@ class Scheduler:
     def stats(self) -> dict[str, Any]:
         """num_running, num_waiting (lists per class), num_waiting_tokens, num_units, num_free_units, num_cached_units,
         num_steps, num_prompt_tokens, num_output_tokens, num_cached_prompt_tokens, num_queried_prompt_tokens,
-        num_preemptions, num_evicted_blocks, num_finished (list per FinishReason), step_time_error_ratio, and of tiers
-        and sessions: cpp/core/scheduler_stats.h."""
+        num_preemptions, num_evicted_blocks, num_preempted and class_seconds (lists per RequestClass),
+        offline_only_seconds, num_finished (list per FinishReason), step_time_error_ratio, and of tiers and sessions:
+        cpp/core/scheduler_stats.h."""
     def latency(self) -> dict[str, Any]:
         """model (LatencyModel), mean_relative_error, num_held_out, num_observed: cpp/core/latency_refiner.h."""
     def check_invariants(self) -> None:

@@ -189,6 +189,9 @@ class EngineStats(msgspec.Struct, frozen=True):
     schedule_seconds: float  # sum over steps in the core's schedule()
     commit_seconds: float  # sum over steps in the core's commit()
     execute_seconds: float  # sum over steps in the executor
+    num_preempted: list[int] = []  # of num_preemptions, per RequestClass
+    class_seconds: list[float] = []  # of steps from schedule to commit, split by scheduled tokens, per RequestClass
+    offline_only_seconds: float = 0.0  # of steps without online tokens: idle time put to use
     step_time_error_ratio: float = 0.0  # predicted against measured, mean over recent held-out steps
 
     # Tiers

@@ -352,6 +352,7 @@ void Scheduler::preempt(Slot slot) {
   preempted_.push_back(slot);
   plan_.preempted_ids.push_back(requests_.id[slot]);
   ++counters_.num_preemptions;
+  ++counters_.num_preempted[requests_.request_class[slot]];
 }
 
 // Copies what the request has computed to the host, if there is room. Rows with uncached tokens are not worth it.
@@ -440,6 +441,7 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
     refiner_.observe(plan_features(plan_), now - now_);
     estimates_.latency = refiner_.model();
   }
+  count_seconds(now - now_);
   now_ = now;
   output_.clear();
 
@@ -471,6 +473,21 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
     std::erase_if(running_, [&](Slot slot) { return requests_.state[slot] != RequestState::kRunning; });
   }
   return output_;
+}
+
+// Whose tokens the step computed. REQUIRES: they are still counted as scheduled.
+void Scheduler::count_seconds(double seconds) {
+  std::array<int64_t, kNumRequestClasses> num_tokens = {};
+  int64_t num_all = 0;
+  for (const Slot slot : writer_.seq_slots()) {
+    num_tokens[requests_.request_class[slot]] += requests_.num_scheduled_tokens[slot];
+    num_all += requests_.num_scheduled_tokens[slot];
+  }
+  if (num_all == 0) return;
+  for (size_t i = 0; i < num_tokens.size(); ++i) {
+    counters_.class_seconds[i] += seconds * static_cast<double>(num_tokens[i]) / static_cast<double>(num_all);
+  }
+  if (num_tokens[kOfflineClass] > 0 && num_tokens[kOnlineClass] == 0) counters_.offline_only_seconds += seconds;
 }
 
 // The tokens scheduled for the step have their cache now.

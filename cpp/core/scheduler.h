@@ -191,6 +191,7 @@ class Scheduler {
   void reshape(const Reshape& reshape);
   void write_forms();
 
+  void count_seconds(double seconds);
   void commit_tokens(Slot slot);
   FinishReason commit_sample(Slot slot, int32_t token);
   void end_request(Slot slot, FinishReason reason);

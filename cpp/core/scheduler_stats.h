@@ -16,7 +16,10 @@ struct SchedulerCounters {
   int64_t num_cached_prompt_tokens = 0;   // of those queried
   int64_t num_queried_prompt_tokens = 0;  // of requests at their first admission
   int64_t num_preemptions = 0;
-  std::array<int64_t, kNumFinishReasons> num_finished = {};  // by FinishReason
+  std::array<int64_t, kNumRequestClasses> num_preempted = {};  // of these, by class of who gave way
+  std::array<double, kNumRequestClasses> class_seconds = {};   // of steps, split by scheduled tokens
+  double offline_only_seconds = 0.0;                           // of steps without online tokens: idle time put to use
+  std::array<int64_t, kNumFinishReasons> num_finished = {};    // by FinishReason
 
   std::array<int64_t, 3> num_hit_tokens = {};  // of num_cached_prompt_tokens: found on the device, the host, the disk
   int64_t num_restores = 0;                    // requests that waited for a tier

@@ -180,3 +180,20 @@ def test_statistics_are_those_of_engine_stats() -> None:
     assert set(stats) == set(EngineStats.__struct_fields__) - of_the_engine
     assert len(stats["num_running"]) == len(stats["num_waiting"]) == len(RequestClass)
     assert len(stats["num_finished"]) == len(FinishReason)
+
+
+def test_step_time_is_split_among_classes_by_their_tokens() -> None:
+    scheduler = Scheduler(small(policy="hocket"))
+
+    def step(now: float, seconds: float) -> None:
+        num_samples = len(scheduler.schedule(now).sample_seqs)
+        scheduler.commit(np.ones(num_samples, np.int32), now + seconds)
+
+    scheduler.add_request(1, [1] * 8, max_tokens=2, request_class=int(RequestClass.OFFLINE))
+    step(0.0, 2.0)
+    assert scheduler.stats()["class_seconds"] == [0.0, 2.0, 0.0]
+    assert scheduler.stats()["offline_only_seconds"] == 2.0
+    scheduler.add_request(2, [2] * 3, max_tokens=1, request_class=int(RequestClass.ONLINE))
+    step(2.0, 4.0)
+    assert scheduler.stats()["class_seconds"] == pytest.approx([3.0, 3.0, 0.0])
+    assert scheduler.stats()["offline_only_seconds"] == 2.0
