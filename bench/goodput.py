@@ -5,8 +5,9 @@
     python bench/goodput.py --models 100m --rates 1 2 4 8           # no search: attainment at these rates
 
 Open loop: Poisson arrivals, or gamma with --cv, for --seconds each; requests of --input-len and --output-len tokens.
-Server by server, each searches for its own rate, one measurement at a time and by turns. Targets and attainment are
-defined in docs/metrics.md. Prints a table per model and the ratio, writes everything to bench/results/ as JSON.
+Each server's own rate is searched for, one measurement at a time and by turns. Targets and attainment are defined in
+docs/metrics.md; ours is told its targets by its command (--ttft-target-ms, --itl-target-ms in --server-command). Prints
+a table per model and the ratio, writes everything to bench/results/ as JSON.
 """
 
 from __future__ import annotations
