@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from gateway.advisory_metrics import AdvisoryMetrics
 from gateway.classify import Profile
 from gateway.config import GatewayConfig
 from gateway.engine_client import EngineClient, EngineDeadError
 from gateway.protocol.advisories import Outcome
 from gateway.protocol.errors import TooManyAdvisoriesError, UnavailableError
-from gateway.session_table import DEVICE, Notice, Session, SessionKey, SessionTable
+from gateway.session_table import Notice, Session, SessionKey, SessionTable
 from schedcore.types import Advisory, AdvisoryEvent, SessionAction, SessionState
 
 COALESCING_SECONDS = 0.25  # within which a session's further advisories are answered with what is known
@@ -69,18 +71,13 @@ class Advisor:
         self._check_lease_bytes(key.tenant, session)
         session.acted_at, session.is_released = now, False
         wanted = (eta_ms or 0.0) + DEFAULT_LEASE_MS if lease_ms is None else lease_ms
-        lease = min(wanted, self._config.max_lease_ms)
-        draft: list[int] = []
-        state = session.state
-        if tokens is None or state is None or not state.is_known:
-            state = await self._tell(key, event, eta_ms, lease)
-        if tokens is not None and state is not None and state.is_known:
-            draft = await tokens()
-            state = await self._tell(key, event, eta_ms, lease, draft)
-        answer = self._answer(session, state, is_clipped=lease < wanted and lease_ms is not None)
+        advisory = self._advisory(key, event, eta_ms, min(wanted, self._config.max_lease_ms))
+        state, num_draft_tokens = await self._tell_with_draft(advisory, session, tokens)
+        is_clipped = lease_ms is not None and lease_ms > self._config.max_lease_ms
+        answer = self._answer(session, state, is_clipped)
         self._metrics.count(event, answer.outcome)
         if state is not None:
-            self._note(key, session, state, len(draft), now)
+            self._note(key, session, state, num_draft_tokens, now)
         return answer
 
     async def cancel(self, key: SessionKey) -> Answer:
@@ -92,7 +89,7 @@ class Advisor:
             return Answer(session.state or _UNKNOWN, "deferred", session.answered_at)
         session.is_released = True
         self._sessions.withdraw(session)
-        answer = self._answer(session, await self._tell(key, AdvisoryEvent.CANCEL))
+        answer = self._answer(session, await self._tell(self._advisory(key, AdvisoryEvent.CANCEL)))
         self._metrics.count(AdvisoryEvent.CANCEL, answer.outcome)
         return answer
 
@@ -132,25 +129,34 @@ class Advisor:
             self._metrics.num_expired += 1
             self._metrics.num_wasted_bytes += notice.num_bytes
 
-    async def _tell(
-        self,
-        key: SessionKey,
-        event: AdvisoryEvent,
-        eta_ms: float | None = None,
-        lease_ms: float | None = None,
-        draft: list[int] | None = None,
-    ) -> SessionState | None:
-        """None: no answer in time. Raises UnavailableError."""
-        advisory = Advisory(
+    def _advisory(
+        self, key: SessionKey, event: AdvisoryEvent, eta_ms: float | None = None, lease_ms: float | None = None
+    ) -> Advisory:
+        return Advisory(
             session_id=key.session_id,
             event=event,
             tenant=key.tenant,
             eta_ms=eta_ms,
             lease_ms=lease_ms,
             request_id=next(self._request_ids),
-            draft_token_ids=draft or [],
             cache_salt=key.cache_salt,
         )
+
+    async def _tell_with_draft(
+        self, advisory: Advisory, session: Session, tokens: Tokens | None
+    ) -> tuple[SessionState | None, int]:
+        """The answer, and the draft's length. A session that may be unknown is asked for before tokens are made."""
+        state = session.state
+        if tokens is None or state is None or not state.is_known:
+            state = await self._tell(advisory)
+        if tokens is None or state is None or not state.is_known:
+            return state, 0
+        draft = await tokens()
+        again = msgspec.structs.replace(advisory, request_id=next(self._request_ids), draft_token_ids=draft)
+        return await self._tell(again), len(draft)
+
+    async def _tell(self, advisory: Advisory) -> SessionState | None:
+        """None: no answer in time. Raises UnavailableError."""
         try:
             return await self._engine.advise(advisory)
         except EngineDeadError as error:
@@ -159,7 +165,7 @@ class Advisor:
             return None
 
     async def _ask(self, key: SessionKey, event: AdvisoryEvent) -> SessionState | None:
-        state = await self._tell(key, event)
+        state = await self._tell(self._advisory(key, event))
         if state is None:
             raise UnavailableError(
                 "The engine did not answer in time.", code="engine_busy", headers={"Retry-After": "1"}
@@ -183,7 +189,7 @@ class Advisor:
             return
         seconds = (state.lease_ms or DEFAULT_LEASE_MS) / 1e3
         num_tokens = max(state.num_tokens, num_draft_tokens)
-        notice = Notice(key, now, self._clock() + seconds, num_tokens, state.tier_bytes[DEVICE])
+        notice = Notice(key, now, self._clock() + seconds, num_tokens, sum(state.tier_bytes))
         self._sessions.announce(session, notice)
 
     def _check_lease_bytes(self, tenant: str, session: Session) -> None:

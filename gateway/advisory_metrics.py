@@ -48,7 +48,7 @@ class AdvisoryMetrics:
             results.add_metric([result], count)
         yield results
         yield CounterMetricFamily(
-            "hocket_advisory_wasted_bytes", "Device memory that leases held until they expired.", self.num_wasted_bytes
+            "hocket_advisory_wasted_bytes", "Cache that leases held until they expired.", self.num_wasted_bytes
         )
         lead = HistogramMetricFamily(
             "hocket_advisory_lead_seconds", "From a session's first advisory to the request it announced.", labels=[]

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from schedcore.types import SessionState
 
-DEVICE = 0  # index into a state's tiers
-
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
@@ -29,7 +27,7 @@ class Notice:
     since: float  # of the first advisory
     expires_at: float
     num_tokens: int  # that the request should find in the cache
-    num_bytes: int  # of device memory, held for it
+    num_bytes: int  # of cache that is to be in device memory for it
 
 
 @dataclass(slots=True, eq=False)
