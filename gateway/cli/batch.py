@@ -313,12 +313,23 @@ def _watch(client: Client, batch: Batch) -> Batch:
                 try:
                     batch = asking.batches.retrieve(batch.id)
                     watch.show(batch)
+                    if watch.is_stalled and (reason := _illness(asking)):
+                        watch.trouble(f"the engine does not run: {reason}")
                 except (APIConnectionError, ServiceUnavailableError):
-                    watch.away()
+                    watch.trouble("the server does not answer; waiting")
     except KeyboardInterrupt:
         _note(f"{batch.id} goes on without you: hocket batch status {batch.id} --watch, or hocket batch cancel")
         raise
     return batch
+
+
+def _illness(client: Client) -> str | None:
+    """What the server says is wrong with itself; None if nothing."""
+    try:
+        health = client.health()
+    except HocketError:
+        return None
+    return None if health.is_healthy else str(health.details.get("reason") or health.status)
 
 
 def _status_of(batch: Batch) -> int:

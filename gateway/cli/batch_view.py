@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
@@ -15,6 +16,7 @@ from hocket import Batch
 
 _STYLES = {"completed": "green", "failed": "red", "expired": "red", "cancelled": "yellow", "cancelling": "yellow"}
 _RATE_SECONDS = 30.0  # rates are those of this time
+_STALL_SECONDS = 10.0
 _MAX_ERRORS = 10
 _QUIET_SECONDS = 30.0  # between lines where no bar can be drawn
 
@@ -118,6 +120,11 @@ class Rates:
     def tokens(self) -> float:
         return self._per_second(2)
 
+    @property
+    def is_stalled(self) -> bool:
+        """Nothing has come back for a while."""
+        return bool(self._samples) and self._samples[-1][0] - self._samples[0][0] >= _STALL_SECONDS and not self.rows
+
     def _per_second(self, column: int) -> float:
         if len(self._samples) < 2:
             return 0.0
@@ -149,28 +156,29 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
+    @property
+    def is_stalled(self) -> bool:
+        return self._rates.is_stalled
+
     def show(self, batch: Batch) -> None:
-        now = time.monotonic()
+        now, total = time.monotonic(), batch.request_counts.total
         self._rates.add(now, batch)
         pace = self.pace(batch)
         if not self._console.is_terminal:
-            total = batch.request_counts.total
             done = f": {rows_done(batch):,} of {total:,} rows done" if total else ""
             self._say(batch.status, ", ".join(filter(None, (batch.status + done, pace))), now)
             return
         if self._task is None:
             self._task = self._progress.add_task("", status=batch.status, pace="", total=None)
-        total = batch.request_counts.total or None
-        self._progress.update(
-            self._task, completed=rows_done(batch), total=total, status=_styled(batch.status), pace=pace
-        )
+        status = _styled(batch.status)
+        self._progress.update(self._task, completed=rows_done(batch), total=total or None, status=status, pace=pace)
 
-    def away(self) -> None:
-        """The server does not answer."""
+    def trouble(self, text: str) -> None:
+        """Why nothing moves."""
         if self._task is not None:
-            self._progress.update(self._task, pace="[yellow]the server does not answer; waiting[/]")
+            self._progress.update(self._task, pace=f"[yellow]{escape(text)}[/]")
         elif not self._console.is_terminal:
-            self._say("away", "the server does not answer; waiting", time.monotonic())
+            self._say(text, text, time.monotonic())
 
     def pace(self, batch: Batch) -> str:
         """`12.3 rows/s, 456 tokens/s, 3 failed, done in 2 min`."""

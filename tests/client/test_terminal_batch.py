@@ -316,6 +316,23 @@ def test_rates_are_those_of_the_last_half_minute() -> None:
     assert (rates.rows, rates.tokens) == (4, 40)
 
 
+def test_a_watch_that_stalls_asks_what_is_wrong(
+    hocket: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], batch_server: FakeBatchServer
+) -> None:
+    batch_server.rows_per_look = 0
+    batch_server.illness = "the engine failed: no memory [8]"
+
+    def mend(batch: FakeBatch) -> None:
+        if "GET /health" in batch_server.seen:
+            batch_server.rows_per_look = 5
+
+    batch_server.on_look = mend
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_view, "_STALL_SECONDS", 0.0)
+        assert hocket("submit", write_rows(tmp_path, *ROWS), "--watch") == 0
+    assert "the engine does not run: the engine failed: no memory [8]" in capsys.readouterr().err
+
+
 def test_only_the_first_complaints_are_printed() -> None:
     errors = BatchErrors(data=tuple(BatchError(message="bad", line=n) for n in range(1, 30)))
     said = batch_view.complaints(a_batch(errors=errors))

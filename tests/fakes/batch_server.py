@@ -61,6 +61,7 @@ class FakeBatchServer:
     ends_as: str = "completed"  # what batches become when all rows have landed
     breaks: list[int] = field(default_factory=list)  # the next contents are cut off after so many bytes
     silences: int = 0  # so many batches are created without an answer
+    illness: str = ""  # what /health says
     files: dict[str, bytes] = field(default_factory=dict)
     names: dict[str, dict[str, Any]] = field(default_factory=dict)
     batches: dict[str, FakeBatch] = field(default_factory=dict)
@@ -89,6 +90,7 @@ class FakeBatchServer:
         app = web.Application(middlewares=[self._gate], client_max_size=2**30)
         app.add_routes(
             [
+                web.get("/health", self._health),
                 web.get("/v1/models", self._models),
                 web.post("/v1/files", self._create_file),
                 web.get("/v1/files", self._list_files),
@@ -121,6 +123,9 @@ class FakeBatchServer:
             return error(404, f"No such object: {named}")
         response: web.StreamResponse = await handler(request)
         return response
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"status": "x", "reason": self.illness}, status=503 if self.illness else 200)
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         return web.json_response({"object": "list", "data": [{"id": "demo"}]})
