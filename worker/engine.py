@@ -87,11 +87,11 @@ class Engine:
         if self._tiers is not None:
             self._tiers.report()
         plan = self._core.schedule(start)
+        scheduled = self._clock()
         if self._tiers is not None:
             self._tiers.begin(plan)
         if not plan:
             return self._tiers is not None and self._tiers.wait()
-        scheduled = self._clock()
         result = self._executor.execute(plan)
         executed = self._clock()
         output = self._core.commit(result.sampled_token_ids, executed)
