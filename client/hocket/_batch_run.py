@@ -141,9 +141,10 @@ class RunState:
         """Adds how to go on to what stopped the run."""
         open_ids = [batch.id for batch in self.batches.values() if not batch.is_over]
         if open_ids and not getattr(error, "__notes__", None):
+            are = "1 batch goes" if len(open_ids) == 1 else f"{len(open_ids)} batches go"
             error.add_note(
-                f"{len(open_ids)} batch(es) go on without this program. Read the results with "
-                f"client.batches.run(resume={list(self.batches)}), or `hocket batch results {' '.join(open_ids)}`."
+                f"{are} on without this program. Read the results with "
+                f"client.batches.run(resume={list(self.batches)}) or `hocket batch results {' '.join(self.batches)}`."
             )
 
     # ---- requests -> batches ----

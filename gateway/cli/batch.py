@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--limit", type=int, default=_DEFAULT_LIMIT, metavar="N", help=f"batches in the table ({_DEFAULT_LIMIT})"
     )
     results = _verb(verbs, "results", "rows that have come back, one JSON line each; also while the batch runs")
-    results.add_argument("id", metavar="ID")
+    results.add_argument("ids", nargs="+", metavar="ID")
     _add_output(results)
     cancel = _verb(verbs, "cancel", "stop a batch; rows that are done stay done")
     cancel.add_argument("id", metavar="ID")
@@ -265,16 +265,17 @@ def status(args: argparse.Namespace, client: Client) -> int:
 
 def results(args: argparse.Namespace, client: Client) -> int:
     """Raises HocketError, OSError."""
-    batch = client.batches.retrieve(args.id)
-    num_ok, num_failed = _write_results(client, batch.id, args)
-    if not batch.is_over:
-        total = f" of {batch.request_counts.total:,}" if batch.request_counts.total else ""
-        _note(f"{batch.id} is {batch.status}: these are {num_ok + num_failed:,}{total} rows so far")
-    elif not num_ok + num_failed:
-        _note(f"{batch.id} is {batch.status}, without results")
-        for complaint in complaints(batch):
-            _note(complaint)
-    return _status_of(batch)
+    batches = [client.batches.retrieve(batch_id) for batch_id in args.ids]
+    num_of = _write_results(client, args.ids, args)
+    for batch in batches:
+        if not batch.is_over:
+            total = f" of {batch.request_counts.total:,}" if batch.request_counts.total else ""
+            _note(f"{batch.id} is {batch.status}: these are {num_of[batch.id]:,}{total} rows so far")
+        elif not num_of[batch.id]:
+            _note(f"{batch.id} is {batch.status}, without results")
+            for complaint in complaints(batch):
+                _note(complaint)
+    return max(map(_status_of, batches))
 
 
 def cancel(args: argparse.Namespace, client: Client) -> int:
@@ -294,7 +295,7 @@ def _watch_to_results(args: argparse.Namespace, client: Client, batch: Batch) ->
     for complaint in complaints(batch):
         _note(complaint)
     if args.output or args.text:
-        _write_results(client, batch.id, args)
+        _write_results(client, [batch.id], args)
     elif batch.output_file_id or batch.error_file_id:
         _note(f"read the results: hocket batch results {batch.id}")
     if args.json:
@@ -318,7 +319,10 @@ def _watch(client: Client, batch: Batch) -> Batch:
                 except (APIConnectionError, ServiceUnavailableError):
                     watch.trouble("the server does not answer; waiting")
     except KeyboardInterrupt:
-        _note(f"{batch.id} goes on without you: hocket batch status {batch.id} --watch, or hocket batch cancel")
+        _note(
+            f"{batch.id} goes on without you. Look again with `hocket batch status {batch.id} --watch`, stop it with "
+            f"`hocket batch cancel {batch.id}`"
+        )
         raise
     return batch
 
@@ -338,15 +342,19 @@ def _status_of(batch: Batch) -> int:
     return 0 if has_all or not batch.is_over else INCOMPLETE
 
 
-def _write_results(client: Client, batch_id: str, args: argparse.Namespace) -> tuple[int, int]:
-    """To the file, which appears when it is whole, or to stdout. Returns the rows with an answer, and those without."""
+def _write_results(client: Client, batch_ids: list[str], args: argparse.Namespace) -> dict[str, int]:
+    """To the file, which appears when it is whole, or to stdout. Returns how many rows each batch had."""
     write = _as_text if args.text else _as_line
-    counts = [0, 0]
+    num_of = dict.fromkeys(batch_ids, 0)
+    num_failed = 0
 
     def copy(file: TextIO) -> None:
-        for result in client.batches.results(batch_id):
-            counts[0 if result.is_ok else 1] += 1
-            file.write(write(result))
+        nonlocal num_failed
+        for batch_id in batch_ids:
+            for result in client.batches.results(batch_id):
+                num_of[batch_id] += 1
+                num_failed += not result.is_ok
+                file.write(write(result))
 
     if args.output is None:
         copy(sys.stdout)
@@ -356,9 +364,9 @@ def _write_results(client: Client, batch_id: str, args: argparse.Namespace) -> t
         with part.open("w", encoding="utf-8") as file:
             copy(file)
         part.replace(args.output)
-        failed = f" and {counts[1]:,} errors" if counts[1] else ""
-        _note(f"wrote {counts[0]:,} answers{failed} to {args.output}")
-    return counts[0], counts[1]
+        failed = f" and {num_failed:,} errors" if num_failed else ""
+        _note(f"wrote {sum(num_of.values()) - num_failed:,} answers{failed} to {args.output}")
+    return num_of
 
 
 def _as_line(result: BatchResult) -> str:

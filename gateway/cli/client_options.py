@@ -9,7 +9,7 @@ from hocket import APIConnectionError, AuthenticationError, Client, HocketError
 
 def add_client_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     parser.add_argument("--url", help="where the server is (default: $HOCKET_BASE_URL or http://127.0.0.1:8000)")
-    parser.add_argument("--api-key", help="default: $HOCKET_API_KEY")
+    parser.add_argument("--api-key", metavar="KEY", help="default: $HOCKET_API_KEY")
 
 
 def explain(error: HocketError, client: Client) -> str:

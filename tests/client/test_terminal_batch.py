@@ -214,6 +214,19 @@ def test_results_come_while_the_batch_runs(
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == ["out"]
 
 
+def test_results_of_several_batches_come_one_after_the_other(
+    hocket: Any, batch_server: FakeBatchServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch_server.rows_per_look = 5
+    for prompt in ("one", "two", "refuse"):
+        hocket("submit", write_rows(tmp_path, row(prompt, prompt)))
+    ids = capsys.readouterr().out.split()
+    assert hocket("results", *ids) == cli.INCOMPLETE
+    assert [json.loads(line)["custom_id"] for line in capsys.readouterr().out.splitlines()] == ["one", "two", "refuse"]
+    assert hocket("results", *ids, "-o", tmp_path / "out") == cli.INCOMPLETE
+    assert "wrote 2 answers and 1 errors" in capsys.readouterr().err
+
+
 def test_cancel_and_what_comes_after(
     hocket: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], batch_server: FakeBatchServer
 ) -> None:
@@ -253,7 +266,10 @@ def test_ctrl_c_leaves_the_batch_and_says_so(
         patch.setattr("gateway.cli.batch.time.sleep", interrupt)
         assert hocket("submit", write_rows(tmp_path, *ROWS), "--watch") == INTERRUPTED
     (batch,) = batch_server.batches.values()
-    assert f"{batch.id} goes on without you: hocket batch status {batch.id} --watch" in capsys.readouterr().err
+    assert (
+        f"{batch.id} goes on without you. Look again with `hocket batch status {batch.id} --watch`"
+        in capsys.readouterr().err
+    )
     assert batch.status == "in_progress"
 
 
