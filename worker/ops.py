@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from worker import ops_reference, panels
 from worker.host_memory import HugePageMemory
+from worker.step_arguments import DecoderWeights, DrawParameters, LayerWeights, StepArrays, check_decoder_weights
 from worker.tensor_spec import match
 from worker.unit_pool import StepBatch, UnitPool
 
@@ -239,18 +239,6 @@ def argmax(logits: Tensor) -> Int32Array:
     return tokens
 
 
-@dataclass(frozen=True, slots=True)
-class DrawParameters:
-    """How each of n rows is drawn; arrays [n], contiguous. Filters: see worker/sampling/draw.py."""
-
-    temperature: npt.NDArray[np.float32]  # 0: greedy
-    top_k: npt.NDArray[np.int64]  # < 1: all
-    top_p: npt.NDArray[np.float32]
-    min_p: npt.NDArray[np.float32]
-    seed: npt.NDArray[np.uint64]  # the row's random number is uniforms(seed, index) of worker/sampling/noise.py
-    index: npt.NDArray[np.int64]
-
-
 def draw_tokens(logits: Tensor, parameters: DrawParameters) -> Int32Array:
     """logits float32 [n, V], may be overwritten -> tokens [n]. A row's token does not depend on the other rows."""
     p = parameters
@@ -275,51 +263,6 @@ def has_decoder_step(weight: PackedLinear) -> bool:
     return weight.panel_width > 0
 
 
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """Of one layer of a DecoderStep; H hidden_size, hd head_dim, I intermediate_size. Norms are float32."""
-
-    attention_norm: Tensor  # [H]
-    qkv: PackedLinear  # H -> all heads of q, then of k, then of v
-    q_norm: Tensor | None  # [hd], on each head before rotation
-    k_norm: Tensor | None
-    output: PackedLinear  # all heads -> H
-    sliding_window: int  # 0: none
-    mlp_norm: Tensor  # [H]
-    gate_up: PackedLinear  # gated, H -> I
-    down: PackedLinear  # I -> H
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderWeights:
-    embedding: Tensor  # [V, H], in any of the dtypes
-    cos_sin: Tensor  # float32 [max_position, hd]
-    layers: list[LayerWeights]
-    final_norm: Tensor  # [H]
-    head: PackedLinear  # H -> V
-    num_heads: int
-    norm_eps: float
-
-
-class StepArrays(Protocol):
-    """The arrays of a BatchPlan that a step reads, int32 and contiguous; see schedcore/_core.pyi."""
-
-    @property
-    def token_ids(self) -> Int32Array: ...
-    @property
-    def positions(self) -> Int32Array: ...
-    @property
-    def token_row(self) -> Int32Array: ...
-    @property
-    def query_start(self) -> Int32Array: ...
-    @property
-    def seq_lens(self) -> Int32Array: ...
-    @property
-    def rows(self) -> Int32Array: ...
-    @property
-    def sample_seqs(self) -> Int32Array: ...
-
-
 class DecoderStep:
     """A whole decoder on CPU as one native call, with the kernels that the operations above have.
 
@@ -333,7 +276,7 @@ class DecoderStep:
         """max_num_samples: of tokens whose logits a step computes."""
         vocab_size, self._hidden_size = weights.embedding.shape
         self._kept = weights, pool  # their memory is used
-        _check_decoder(weights, pool)
+        check_decoder_weights(weights, pool)
         self._native = _kernels.Decoder(
             _native_pool(pool), weights.embedding.data_ptr(), _DTYPES[weights.embedding.dtype],
             weights.cos_sin.data_ptr(), [_native_layer(layer) for layer in weights.layers],
@@ -376,41 +319,6 @@ class DecoderStep:
     def take_stage_seconds(self) -> dict[str, float]:
         """Time spent by stage since the last call; the first call starts the measurement."""
         return {stage: ns * 1e-9 for stage, ns in zip(self.STAGES, self._native.take_stage_ns(), strict=True)}
-
-
-def _check_decoder(weights: DecoderWeights, pool: UnitPool) -> None:
-    heads, kv_heads, head_dim = weights.num_heads, pool.num_kv_heads, pool.head_dim
-    (_, hidden), (_, rotary_dim) = weights.embedding.shape, weights.cos_sin.shape
-    linears = [(weights.head, hidden, weights.embedding.shape[0])]
-    vectors = [(weights.final_norm, hidden)]
-    for layer in weights.layers:
-        inner = layer.down.in_features
-        linears += [
-            (layer.qkv, hidden, (heads + 2 * kv_heads) * head_dim),
-            (layer.output, heads * head_dim, hidden),
-            (layer.gate_up, hidden, inner),
-            (layer.down, weights.layers[0].down.in_features, hidden),
-        ]
-        vectors += [(layer.attention_norm, hidden), (layer.mlp_norm, hidden)]
-        vectors += [(norm, head_dim) for norm in (layer.q_norm, layer.k_norm) if norm is not None]
-        if (layer.q_norm is None) is not (layer.k_norm is None):
-            raise ValueError("norms of q and k come together")
-        if not layer.gate_up.is_gated:
-            raise ValueError("gate_up must be packed as a gated weight")
-    for linear, in_features, out_features in linears:
-        if linear.weight.dtype is not weights.head.weight.dtype or linear.panel_width != weights.head.panel_width:
-            raise ValueError("the weights must be of one dtype and packed for one instruction set")
-        if (linear.in_features, linear.out_features) != (in_features, out_features):
-            raise ValueError(
-                f"{linear.in_features} -> {linear.out_features} in place of {in_features} -> {out_features}"
-            )
-    for vector, size in vectors:
-        match(f"norm[{size}|1]", vector)
-        _common_dtype(vector)
-    if not (weights.embedding.is_contiguous() and weights.cos_sin.is_contiguous() and weights.embedding.is_cpu):
-        raise ValueError("the embedding and the table of rotations must be contiguous and on the CPU")
-    if heads % kv_heads or rotary_dim % 2 or rotary_dim > head_dim:
-        raise ValueError(f"{heads} heads over {kv_heads} KV heads, {rotary_dim} of {head_dim} rotated")
 
 
 def _native_linear(linear: PackedLinear) -> _kernels.LinearWeight:

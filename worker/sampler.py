@@ -18,6 +18,7 @@ from worker.sampling.adjust import AdjustedRow, adjust
 from worker.sampling.logprobs import token_logprobs
 from worker.sampling.request_state import Needs, RequestState, is_plain
 from worker.sampling.row_table import RowTable
+from worker.step_arguments import DrawParameters
 
 TokenIds = npt.NDArray[np.int32]
 
@@ -85,9 +86,9 @@ class Sampler:
         states = [self._states[request_id] for request_id in request_ids[which].tolist()]
         return [AdjustedRow(*row) for row in zip(which.tolist(), states, num_output[which].tolist(), strict=True)]
 
-    def _parameters(self, rows: npt.NDArray[np.int32], num_output_tokens: npt.NDArray[np.int64]) -> ops.DrawParameters:
+    def _parameters(self, rows: npt.NDArray[np.int32], num_output_tokens: npt.NDArray[np.int64]) -> DrawParameters:
         table = self._table
-        return ops.DrawParameters(
+        return DrawParameters(
             table.temperature[rows],
             table.top_k[rows],
             table.top_p[rows],

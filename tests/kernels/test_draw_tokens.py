@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from worker import ops, ops_reference
-from worker.ops import DrawParameters
 from worker.sampling.noise import uniforms
+from worker.step_arguments import DrawParameters
 
 ragged = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 pytestmark = pytest.mark.usefixtures("cpu_device")

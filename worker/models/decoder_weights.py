@@ -6,7 +6,7 @@ from worker import ops
 from worker.layers.linear import Linear, PackedLinear
 from worker.layers.norm import Norm, RMSNorm
 from worker.models.decoder import DecoderLayer, DecoderModel
-from worker.ops import DecoderWeights, LayerWeights
+from worker.step_arguments import DecoderWeights, LayerWeights
 
 
 def decoder_weights(model: DecoderModel) -> DecoderWeights | None:
