@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 RunOrder = Literal["as_completed", "input"]
 _NUM_RECENT = 20  # batches to look through for one whose creation was not answered
+_TOO_MUCH = "rows_quota_exceeded"  # a batch that failed because too many rows were waiting already
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class RunOptions:
             raise ValueError(f"rows_per_batch must be between 1 and {MAX_ROWS}")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Part:
     """One batch of a run, and which of its rows have come back."""
 
@@ -77,6 +78,11 @@ class Part:
             return 0 < self.batch.request_counts.total <= len(self.seen)
         return not self.missing
 
+    @property
+    def was_too_much(self) -> bool:
+        errors = self.batch.errors.data if self.batch.errors else ()
+        return self.batch.status == "failed" and any(error.code == _TOO_MUCH for error in errors)
+
     def leftovers(self) -> list[BatchResult]:
         """An error for each row that the batch ended without."""
         errors = self.batch.errors.data if self.batch.errors else ()
@@ -104,11 +110,14 @@ class RunState:
         self._resume = resume
         self._options = options
         self._parts: list[Part] = []  # those that have not ended
+        self._delayed: list[Part] = []  # those that the server had no room for; the end of another starts one
+        self._are_all_sent = bool(resume)
         self._has_feed = True  # whether the server tells results before a batch has ended
         self._held: dict[int, BatchResult] = {}  # for order="input"
         self._next_index = 0
         self._num_rows = 0
         self._tried_file_id = ""  # input of the batch that was last to be created
+        self._abandoned: set[str] = set()  # ids of batches that failed and were started again
 
     def flow(self) -> Flow[None]:
         """Emits BatchResult."""
@@ -146,6 +155,8 @@ class RunState:
                 f"{are} on without this program. Read the results with "
                 f"client.batches.run(resume={list(self.batches)}) or `hocket batch results {' '.join(self.batches)}`."
             )
+            if not self._are_all_sent or self._delayed:
+                error.add_note("Requests that had not been sent by now are not among them.")
 
     # ---- requests -> batches ----
 
@@ -178,6 +189,7 @@ class RunState:
                     row = yield from self._next_row(maker)
                 batch = yield from self._submit(file, endpoint)
             self._add(Part(batch, chunk.index_of, first_index))
+            self._are_all_sent = row is None
             yield from self._look()
 
     def _next_row(self, maker: RowMaker) -> Flow[Row | None]:
@@ -191,11 +203,15 @@ class RunState:
     def _submit(self, file: BinaryIO, endpoint: str) -> Flow[Batch]:
         file.seek(0)
         uploaded = yield from fetch_patiently(upload_call(file, "batch", "rows.jsonl", None, None))
-        call = create_call(uploaded.id, endpoint, **self._options.batch)
+        return (yield from self._start(uploaded.id, endpoint))
+
+    def _start(self, file_id: str, endpoint: str) -> Flow[Batch]:
+        call = create_call(file_id, endpoint, **self._options.batch)
+        self._tried_file_id = ""
         pace = Pace()
         while True:
             try:
-                return (yield from patiently(partial(self._create, call, uploaded.id)))
+                return (yield from patiently(partial(self._create, call, file_id)))
             except RateLimitError:
                 if not self._parts:
                     raise
@@ -207,7 +223,7 @@ class RunState:
         if input_file_id == self._tried_file_id:
             page = yield from fetch(page_call(_NUM_RECENT))
             for batch in page.data:
-                if batch.input_file_id == input_file_id:
+                if batch.input_file_id == input_file_id and batch.id not in self._abandoned:
                     return batch
         self._tried_file_id = input_file_id
         return (yield from fetch(call))
@@ -238,13 +254,28 @@ class RunState:
         """Emits what has landed since the last look; returns how many."""
         num_landed = 0
         for part in list(self._parts):
+            if part not in self._parts:  # it ended while another was started again
+                continue
             num_landed += (yield from self._read_feed(part)) if self._has_feed else 0
             if not self._has_feed:
                 self._saw(part, (yield from fetch_patiently(retrieve_call(part.batch.id))))
             if part.batch.is_over:
-                yield from self._finish(part)
                 self._parts.remove(part)
+                yield from self._end(part)
         return num_landed
+
+    def _end(self, part: Part) -> Flow[None]:
+        if part.was_too_much and self._parts:
+            self._delayed.append(part)
+            self._abandoned.add(part.batch.id)
+            del self.batches[part.batch.id]
+            return
+        yield from self._finish(part)
+        if self._delayed:
+            again = self._delayed.pop(0)
+            again.batch = yield from self._start(again.batch.input_file_id, again.batch.endpoint)
+            again.cursor = None
+            self._add(again)
 
     def _read_feed(self, part: Part) -> Flow[int]:
         num_landed = 0

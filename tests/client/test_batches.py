@@ -202,6 +202,24 @@ def test_a_full_server_gets_the_next_batch_when_one_has_ended(batch_server: Fake
     assert batch_server.seen.count("POST /v1/batches") > 4
 
 
+@pytest.mark.parametrize("room", [1, 2])
+def test_a_batch_that_the_server_had_no_room_for_is_started_again(room: int, batch_server: FakeBatchServer) -> None:
+    batch_server.room, batch_server.rows_per_look = room, 1
+    with Client(batch_server.url) as client:
+        run = client.batches.run([f"number {n}" for n in range(30)], rows_per_batch=6)
+        results = list(run)
+    assert sorted(result.index or 0 for result in results) == list(range(30))
+    assert all(result.is_ok for result in results)
+    assert len(run.batch_ids) == 5 < len(batch_server.batches)
+
+
+def test_a_batch_that_is_too_much_by_itself_fails(batch_server: FakeBatchServer) -> None:
+    batch_server.room = 0
+    with Client(batch_server.url) as client:
+        results = list(client.batches.run(PROMPTS, rows_per_batch=4))
+    assert [result.error.code for result in results if result.error] == ["rows_quota_exceeded"] * 7
+
+
 def test_a_batch_whose_creation_was_not_answered_is_found(batch_server: FakeBatchServer) -> None:
     batch_server.silences = 1
     with Client(batch_server.url) as client:
@@ -308,6 +326,7 @@ def test_ctrl_c_says_how_to_go_on(batch_server: FakeBatchServer, monkeypatch: py
         with pytest.raises(KeyboardInterrupt) as raised:
             list(run)
     (note,) = raised.value.__notes__
+    assert note.startswith("1 batch goes on")
     assert f"client.batches.run(resume=['{run.batch_ids[0]}'])" in note
     assert len(results) == 2
 
@@ -372,6 +391,7 @@ def test_whatever_happens_on_the_way_each_request_has_one_result(data: st.DataOb
         keeps_rows=data.draw(st.booleans()),
         rows_per_look=data.draw(st.integers(1, 5)),
         max_open=data.draw(st.integers(1, 3)),
+        room=data.draw(st.integers(1, 3)),
         breaks=data.draw(st.lists(st.integers(0, 300), max_size=4)),
         silences=data.draw(st.integers(0, 2)),
         ends_as=data.draw(st.sampled_from(["completed", "expired"])),

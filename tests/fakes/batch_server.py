@@ -57,6 +57,7 @@ class FakeBatchServer:
     has_ranges: bool = True
     rows_per_look: int = 2
     max_open: int = 1000  # more open batches than this are refused with 429
+    room: int = 1000  # batches beyond so many open ones fail when they are first looked at
     keeps_rows: bool = True  # the feed still knows a batch that has ended
     ends_as: str = "completed"  # what batches become when all rows have landed
     breaks: list[int] = field(default_factory=list)  # the next contents are cut off after so many bytes
@@ -234,6 +235,11 @@ class FakeBatchServer:
     def _work(self, batch: FakeBatch) -> None:
         self.on_look(batch)
         if batch.status in TERMINAL:
+            return
+        num_before = sum(other.status not in TERMINAL for other in self.batches.values() if other.id != batch.id)
+        if not batch.landed and num_before >= self.room:
+            batch.status = "failed"
+            batch.errors = [{"code": "rows_quota_exceeded", "message": "Too many rows wait.", "line": None}]
             return
         done = len(batch.landed)
         for row in batch.rows[::-1][done : done + self.rows_per_look]:
