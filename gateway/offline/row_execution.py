@@ -21,6 +21,7 @@ from gateway.delta_stream import DeltaStream
 from gateway.engine_client import EngineDeadError
 from gateway.offline.lines import line_id, response_line
 from gateway.offline.records import BatchRecord, RowRecord, RowResult, TokenUsage
+from gateway.offline.request_budget import RequestBudget
 from gateway.prepare import Prepared
 from gateway.protocol.chat import decode_chat
 from gateway.protocol.completions import decode_completion
@@ -54,6 +55,7 @@ class RowRun:
     services: Services
     batch: BatchRecord
     row: RowRecord
+    budget: RequestBudget
     is_promoted: bool = False
     prepared: Prepared | None = None
     _stream: DeltaStream | None = None
@@ -101,11 +103,12 @@ class RowRun:
         )
 
     async def _texts(self, prepared: Prepared) -> list[str]:
-        with self.services.engine.stream(prepared.requests) as stream:
-            self._stream = stream
-            if any(choice.scans_text for choice in prepared.choices):
-                return await _texts_as_they_come(prepared, stream)
-            return _texts_at_the_end(prepared, await stream.receive_rest())
+        async with self.budget.hold(len(prepared.requests)):
+            with self.services.engine.stream(prepared.requests) as stream:
+                self._stream = stream
+                if any(choice.scans_text for choice in prepared.choices):
+                    return await _texts_as_they_come(prepared, stream)
+                return _texts_at_the_end(prepared, await stream.receive_rest())
 
 
 async def prepare_answer(

@@ -23,6 +23,7 @@ from gateway.offline.fair_share import FairShare, LookAhead
 from gateway.offline.offline_metrics import MAX_MARGINS
 from gateway.offline.open_batch import Estimate, OpenBatch
 from gateway.offline.records import BatchRecord, BatchStatus, RowRecord, RowResult
+from gateway.offline.request_budget import RequestBudget
 from gateway.offline.row_execution import NotNowError, RowRun
 from gateway.offline.store import OfflineStore
 from gateway.protocol.errors import ApiError, NotFoundError, ServerError
@@ -33,6 +34,7 @@ TURN_SECONDS = 1.0
 LEARN_SECONDS = 5.0  # between two looks at the store if it says nothing
 PAUSE_SECONDS = 0.25  # after the engine refused a row or was away
 WASTE_SHARE = 0.25  # of output tokens, that may be generated in vain for the sake of fairness
+REQUESTS_PER_ROW = 2  # in the engine, on average; with more, rows wait for each other
 RETRY_SECONDS = (0.25, 30.0)  # first and longest wait for a store that is blocked
 
 _log = logging.getLogger("hocket.offline")
@@ -47,6 +49,7 @@ class OfflineRunner:
         self._services = services
         self._store = store
         self._share = FairShare(look_ahead)
+        self._budget = RequestBudget(REQUESTS_PER_ROW * look_ahead.max_rows)
         self._max_promoted = max_promoted
         self._num_promoted = 0
         self._batches: dict[str, OpenBatch] = {}
@@ -199,7 +202,7 @@ class OfflineRunner:
 
     def _start(self, batch: OpenBatch, row: RowRecord) -> None:
         is_promoted = batch.dither.next(batch.forecast.promoted_share) and self._num_promoted < self._max_promoted
-        run = RowRun(self._services, batch.record, row, is_promoted)
+        run = RowRun(self._services, batch.record, row, self._budget, is_promoted)
         estimate = batch.estimate(row.body)
         self._share.start(batch.record.id, estimate.num_prompt_tokens, estimate.cost)
         self._num_promoted += is_promoted

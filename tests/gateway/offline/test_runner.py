@@ -240,3 +240,17 @@ async def test_results_equal_those_of_the_online_route(
     for body in (row, online):
         del body["id"], body["created"]
     assert row == online
+
+
+async def test_rows_with_many_choices_leave_room_in_the_engines_queue(store: OfflineStore, run: type_of_run) -> None:
+    engine = FakeEngine(is_manual=True)
+    batch = await begun_batch(store, 12, extra={"n": 5, "max_tokens": 3})
+    await run(engine)
+    await eventually(lambda: engine.num_open == 15)
+    most = 0
+    while (await store.batch("", batch.id)).is_open:
+        most = max(most, engine.num_open)
+        engine.step()
+        await asyncio.sleep(0.001)
+    assert most == 15  # three rows; the fourth would exceed twice the look-ahead's eight
+    assert (await store.batch("", batch.id)).num_completed == 12
