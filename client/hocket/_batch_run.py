@@ -6,14 +6,15 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast
 
 from . import _calls
 from ._batch_calls import OnBatch, Pace, create_call, page_call, results_call, retrieve_call
-from ._batch_types import Batch, BatchResult, ResultLine, RowError
+from ._batch_part import Part
+from ._batch_types import Batch, BatchResult, ResultLine
 from ._calls import Call
 from ._content import Lines
 from ._decode import decode
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 RunOrder = Literal["as_completed", "input"]
 _NUM_RECENT = 20  # batches to look through for one whose creation was not answered
-_TOO_MUCH = "rows_quota_exceeded"  # a batch that failed because too many rows were waiting already
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,58 +47,6 @@ class RunOptions:
             raise ValueError(f"order must be 'as_completed' or 'input', not {self.order!r}")
         if not 1 <= self.rows_per_batch <= MAX_ROWS:
             raise ValueError(f"rows_per_batch must be between 1 and {MAX_ROWS}")
-
-
-@dataclass(slots=True, eq=False)
-class Part:
-    """One batch of a run, and which of its rows have come back."""
-
-    batch: Batch
-    # custom_id -> place in the input, of rows without a result so far; None if the input could not be read
-    missing: dict[str, int] | None
-    first_index: int
-    cursor: str | None = None
-    seen: set[str] = field(default_factory=set)  # only while `missing` is unknown
-
-    def take(self, line: ResultLine) -> BatchResult | None:
-        """None if the row has come back before."""
-        custom_id = line.custom_id or ""
-        if self.missing is None:
-            key = custom_id or line.id or ""
-            if key in self.seen:
-                return None
-            self.seen.add(key)
-            return line.result(self.batch.id, None)
-        index = self.missing.pop(custom_id, None)
-        return None if index is None else line.result(self.batch.id, index)
-
-    @property
-    def is_complete(self) -> bool:
-        if self.missing is None:
-            return 0 < self.batch.request_counts.total <= len(self.seen)
-        return not self.missing
-
-    @property
-    def was_too_much(self) -> bool:
-        errors = self.batch.errors.data if self.batch.errors else ()
-        return self.batch.status == "failed" and any(error.code == _TOO_MUCH for error in errors)
-
-    def leftovers(self) -> list[BatchResult]:
-        """An error for each row that the batch ended without."""
-        errors = self.batch.errors.data if self.batch.errors else ()
-        by_line = {error.line: RowError(code=error.code, message=error.message) for error in errors}
-        status = self.batch.status
-        other = RowError(code=f"batch_{status}", message=f"the batch ended as {status} without a result for this row")
-        other = by_line.get(None, other)
-        return [
-            BatchResult(
-                custom_id=custom_id,
-                batch_id=self.batch.id,
-                index=index,
-                error=by_line.get(index - self.first_index + 1, other),
-            )
-            for custom_id, index in (self.missing or {}).items()
-        ]
 
 
 class RunState:
