@@ -6,6 +6,7 @@
     schema.py         tables; migrations/ brings older databases to them (Alembic)
     database.py       the connection: SQLite (WAL, synchronous=FULL) or PostgreSQL; what its failures mean
     directory.py      the data directory: its lock, and files that are there whole or not at all
+    threads.py        where blocking work happens
     files.py, batches.py, rows.py   SQL, one noun each
     finalization.py   results -> output and error file
 

@@ -13,19 +13,19 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection
 
 from gateway.offline import batches, files, finalization, outbox, rows
-from gateway.offline.database import Database, StoreOpenError, database_url
+from gateway.offline.database import Database, database_url
 from gateway.offline.directory import DataDirectory
 from gateway.offline.group_commit import GroupCommit
 from gateway.offline.outbox import OutboxMessage
+from gateway.offline.pairing import pair
 from gateway.offline.records import (
     BatchRecord,
     BatchStatus,
@@ -36,15 +36,12 @@ from gateway.offline.records import (
     TenantUsage,
 )
 from gateway.offline.rows import LandedRow, RowPlace
-from gateway.offline.schema import store as store_table
+from gateway.offline.threads import StoreThreads
 from gateway.offline.upload import Upload
 from gateway.protocol.errors import InvalidRequestError, QuotaError
 from gateway.webhook_targets import WebhookTargets
 
-T = TypeVar("T")
-
 KEEP_ROWS_SECONDS = 600  # after a batch's end, for clients that read its results as they land
-_READERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +83,8 @@ class OfflineStore:
         self.posted = asyncio.Event()  # a webhook waits to be delivered; the courier clears it
         self.changed = asyncio.Event()  # a batch began, was cancelled or ended; whoever waits clears it
         self.created = asyncio.Event()  # a batch waits for its validation, or was cancelled; the validator clears it
-        self._writer = ThreadPoolExecutor(1, "offline-writer")
-        self._readers = ThreadPoolExecutor(_READERS, "offline-reader")
+        self._threads = StoreThreads(database)
         self._commits = GroupCommit[RowResult](self._commit_results)
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._finalizing: dict[str, asyncio.Task[BatchRecord]] = {}
 
     @classmethod
@@ -106,7 +101,7 @@ class OfflineStore:
         try:
             database = Database(database_url(url or f"sqlite:///{path / 'store.db'}"))
             try:
-                _marry(directory, database)
+                pair(directory, database)
                 with database.reading() as connection:
                     directory.clean(files.ids(connection))
             except BaseException:
@@ -125,13 +120,13 @@ class OfflineStore:
 
     async def close(self) -> None:
         await self._commits.flush()
-        if tasks := self._tasks | set(self._finalizing.values()):
-            await asyncio.wait(tasks)
+        if self._finalizing:
+            await asyncio.wait(self._finalizing.values())
+        await self._threads.finish()
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        self._writer.shutdown()
-        self._readers.shutdown()
+        self._threads.close()
         self._database.close()
         self._directory.close()
 
@@ -139,7 +134,7 @@ class OfflineStore:
 
     def upload(self) -> Upload:
         """A file to be written piece by piece; `create_file` makes it exist."""
-        return Upload(self._directory, self._readers)
+        return Upload(self._directory, self._threads)
 
     async def create_file(
         self, upload: Upload, *, tenant: str, purpose: str, filename: str, expires_after: int | None
@@ -156,7 +151,7 @@ class OfflineStore:
             expires_at=None if expires_after is None else created_at + expires_after,
         )
         await self.check_bytes(tenant, record.num_bytes)
-        return await self._whole(self._create_file(upload.publish(self._directory.file(record.id)), record))
+        return await self._threads.whole(self._create_file(upload.publish(self._directory.file(record.id)), record))
 
     async def _create_file(self, publication: Awaitable[None], record: FileRecord) -> FileRecord:
         def add(connection: Connection) -> None:
@@ -165,7 +160,7 @@ class OfflineStore:
 
         await publication
         try:
-            await self._write(add)
+            await self._threads.write(add)
         except BaseException:
             self._directory.remove(record.id)
             raise
@@ -173,7 +168,7 @@ class OfflineStore:
 
     async def check_bytes(self, tenant: str, num_bytes: int) -> None:
         """Whether the tenant may store that much more. Raises QuotaError."""
-        await self._read(lambda connection: self._check_bytes(connection, tenant, num_bytes))
+        await self._threads.read(lambda connection: self._check_bytes(connection, tenant, num_bytes))
 
     def _check_bytes(self, connection: Connection, tenant: str, num_bytes: int) -> None:
         stored = files.num_bytes(connection, tenant)
@@ -187,13 +182,13 @@ class OfflineStore:
 
     async def file(self, tenant: str, file_id: str) -> FileRecord:
         """Raises NotFoundError."""
-        return await self._read(lambda connection: files.get(connection, tenant, file_id, self.now()))
+        return await self._threads.read(lambda connection: files.get(connection, tenant, file_id, self.now()))
 
     async def list_files(
         self, tenant: str, *, purpose: str | None = None, after: str | None = None, limit: int, is_ascending: bool
     ) -> tuple[list[FileRecord], bool]:
         """And whether there are more. Raises InvalidRequestError if `after` names no file."""
-        return await self._read(
+        return await self._threads.read(
             lambda connection: files.page(
                 connection,
                 tenant,
@@ -209,10 +204,10 @@ class OfflineStore:
         """Raises NotFoundError, ConflictError while a batch reads it."""
 
         async def delete() -> None:
-            await self._write(lambda connection: files.remove(connection, tenant, file_id, self.now()))
-            await self._in(self._readers, self._directory.remove, file_id)
+            await self._threads.write(lambda connection: files.remove(connection, tenant, file_id, self.now()))
+            await self._threads.beside(self._directory.remove, file_id)
 
-        await self._whole(delete())
+        await self._threads.whole(delete())
 
     def path(self, file_id: str) -> Path:
         """Where its content lies. It stays readable for whoever has opened it, even if it is deleted meanwhile."""
@@ -247,10 +242,10 @@ class OfflineStore:
             batches.add(connection, record)
 
         async def create() -> None:
-            await self._write(add)
+            await self._threads.write(add)
             self.created.set()
 
-        await self._whole(create())
+        await self._threads.whole(create())
         return record
 
     def _check_rows(self, connection: Connection, tenant: str, num_rows: int) -> None:
@@ -264,13 +259,13 @@ class OfflineStore:
 
     async def batch(self, tenant: str, batch_id: str) -> BatchRecord:
         """Raises NotFoundError."""
-        return await self._read(lambda connection: batches.get(connection, batch_id, tenant))
+        return await self._threads.read(lambda connection: batches.get(connection, batch_id, tenant))
 
     async def list_batches(
         self, tenant: str, *, after: str | None = None, limit: int
     ) -> tuple[list[BatchRecord], bool]:
         """Newest first, and whether there are more. Raises InvalidRequestError if `after` names no batch."""
-        return await self._read(lambda connection: batches.page(connection, tenant, after=after, limit=limit))
+        return await self._threads.read(lambda connection: batches.page(connection, tenant, after=after, limit=limit))
 
     async def cancel_batch(self, tenant: str, batch_id: str) -> BatchRecord:
         """It is `cancelling` until whoever runs its rows calls `finalize`. Raises NotFoundError, ConflictError."""
@@ -280,12 +275,12 @@ class OfflineStore:
             return batches.get(connection, batch_id, tenant)
 
         async def cancel_and_tell() -> BatchRecord:
-            batch = await self._write(cancel)
+            batch = await self._threads.write(cancel)
             self.created.set()
             self.changed.set()
             return batch
 
-        return await self._whole(cancel_and_tell())
+        return await self._threads.whole(cancel_and_tell())
 
     async def landed(self, tenant: str, batch_id: str, after: int, limit: int) -> tuple[BatchRecord, list[LandedRow]]:
         """The batch, and results in the order in which rows finished, after that cursor; the first are after 0.
@@ -296,14 +291,14 @@ class OfflineStore:
         def read(connection: Connection) -> tuple[BatchRecord, list[LandedRow]]:
             return batches.get(connection, batch_id, tenant), rows.landed(connection, batch_id, after, limit)
 
-        return await self._read(read)
+        return await self._threads.read(read)
 
     async def usage(self, tenant: str) -> TenantUsage:
         def read(connection: Connection) -> TenantUsage:
             num_batches, num_rows = batches.load(connection, tenant)
             return TenantUsage(files.num_bytes(connection, tenant), num_rows, num_batches)
 
-        return await self._read(read)
+        return await self._threads.read(read)
 
     # Validation
 
@@ -316,7 +311,7 @@ class OfflineStore:
                 rows.add(connection, batch.id, checked)
             return batches.get(connection, batch.id)
 
-        return await self._write(add)
+        return await self._threads.write(add)
 
     async def drop_rows(self, batch_id: str) -> None:
         """For a validation that starts anew."""
@@ -333,7 +328,7 @@ class OfflineStore:
                 batches.change(connection, batch_id, status=BatchStatus.IN_PROGRESS, in_progress_at=now)
             return batches.get(connection, batch_id)
 
-        batch = await self._write(begin)
+        batch = await self._threads.write(begin)
         self.changed.set()
         return batch
 
@@ -346,7 +341,7 @@ class OfflineStore:
 
     async def open_batches(self) -> list[BatchRecord]:
         """Of all tenants, oldest first: all that have not ended. Those `in_progress` have rows to run."""
-        return await self._read(batches.open_ones)
+        return await self._threads.read(batches.open_ones)
 
     async def pending_rows(
         self, batch_id: str, after_index: int = -1, limit: int = 256, max_bytes: int = 64 * 2**20
@@ -357,7 +352,7 @@ class OfflineStore:
             path = self.path(batches.get(connection, batch_id).input_file_id)
             return _with_bodies(path, rows.pending(connection, batch_id, after_index, limit), max_bytes)
 
-        return await self._read(read)
+        return await self._threads.read(read)
 
     async def pending_among(
         self, batch_id: str, indices: Sequence[int], max_bytes: int = 64 * 2**20
@@ -368,7 +363,7 @@ class OfflineStore:
             path = self.path(batches.get(connection, batch_id).input_file_id)
             return _with_bodies(path, rows.pending_among(connection, batch_id, indices), max_bytes)
 
-        return await self._read(read)
+        return await self._threads.read(read)
 
     async def finish_rows(self, finished: Iterable[RowResult]) -> None:
         """Commits results. Calls at about the same time share one transaction.
@@ -391,13 +386,13 @@ class OfflineStore:
         return await asyncio.shield(task)
 
     async def _finalize(self, batch_id: str, outcome: BatchStatus) -> BatchRecord:
-        await self._commits.flush()
-        batch = await self._in(self._writer, finalization.begin, self._database, batch_id, outcome, int(self.now()))
+        await self._commits.add([])  # what was handed in before counts
+        batch = await self._threads.on_writer(finalization.begin, self._database, batch_id, outcome, int(self.now()))
         if not batch.is_open:
             return batch
-        sizes = await self._in(self._readers, finalization.write_files, self._database, self._directory, batch_id)
-        batch = await self._in(
-            self._writer, finalization.end, self._database, batch_id, sizes, int(self.now()), self.webhooks
+        sizes = await self._threads.beside(finalization.write_files, self._database, self._directory, batch_id)
+        batch = await self._threads.on_writer(
+            finalization.end, self._database, batch_id, sizes, int(self.now()), self.webhooks
         )
         self.changed.set()
         self.posted.set()
@@ -406,64 +401,39 @@ class OfflineStore:
     # Webhooks
 
     async def due_webhooks(self, limit: int) -> list[OutboxMessage]:
-        return await self._read(lambda connection: outbox.due(connection, int(self.now()), limit))
+        return await self._threads.read(lambda connection: outbox.due(connection, int(self.now()), limit))
 
     async def next_webhook_at(self) -> int | None:
-        return await self._read(outbox.next_due_at)
+        return await self._threads.read(outbox.next_due_at)
 
     async def remove_webhook(self, sequence: int) -> None:
-        await self._write(lambda connection: outbox.remove(connection, sequence))
+        await self._threads.write(lambda connection: outbox.remove(connection, sequence))
 
     async def postpone_webhook(self, sequence: int, seconds: float) -> None:
         due_at = math.ceil(self.now() + seconds)
-        await self._write(lambda connection: outbox.postpone(connection, sequence, due_at))
+        await self._threads.write(lambda connection: outbox.postpone(connection, sequence, due_at))
 
     # Upkeep
 
     async def sweep(self) -> None:
         """Deletes files whose time is up, and rows of batches that ended a while ago. Every minute or so."""
         now = self.now()
-        for file_id in await self._write(lambda connection: files.remove_expired(connection, now)):
-            await self._in(self._readers, self._directory.remove, file_id)
-        for batch_id in await self._read(lambda c: batches.with_rows_to_drop(c, now - KEEP_ROWS_SECONDS)):
+        for file_id in await self._threads.write(lambda connection: files.remove_expired(connection, now)):
+            await self._threads.beside(self._directory.remove, file_id)
+        for batch_id in await self._threads.read(lambda c: batches.with_rows_to_drop(c, now - KEEP_ROWS_SECONDS)):
             await self._drop_rows(batch_id)
             await self._change(batch_id, has_rows=False)
 
     async def _change(self, batch_id: str, **values: object) -> None:
-        await self._write(lambda connection: batches.change(connection, batch_id, **values))
+        await self._threads.write(lambda connection: batches.change(connection, batch_id, **values))
 
     async def _drop_rows(self, batch_id: str) -> None:
-        while await self._write(lambda connection: rows.drop_some(connection, batch_id)):
+        while await self._threads.write(lambda connection: rows.drop_some(connection, batch_id)):
             pass
 
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does all of it, even if whoever waits goes away: a thread cannot be stopped halfway either."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
-
-    # Threads
-
     async def _commit_results(self, finished: list[RowResult]) -> None:
-        await self._write(lambda connection: rows.finish(connection, finished))
-
-    async def _write(self, change: Callable[[Connection], T]) -> T:
-        def run() -> T:
-            with self._database.writing() as connection:
-                return change(connection)
-
-        return await self._in(self._writer, run)
-
-    async def _read(self, query: Callable[[Connection], T]) -> T:
-        def run() -> T:
-            with self._database.reading() as connection:
-                return query(connection)
-
-        return await self._in(self._readers, run)
-
-    async def _in(self, threads: ThreadPoolExecutor, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+        if finished:
+            await self._threads.write(lambda connection: rows.finish(connection, finished))
 
 
 def _text(errors: bytes | None) -> str | None:
@@ -480,22 +450,3 @@ def _with_bodies(path: Path, places: list[RowPlace], max_bytes: int) -> list[Row
             file.seek(place.body_offset)
             found.append(RowRecord(place.index, place.custom_id, file.read(place.body_length)))
     return found
-
-
-def _marry(directory: DataDirectory, database: Database) -> None:
-    """Files and database belong together. Raises StoreOpenError if these do not."""
-    known = directory.store_id
-    with database.writing() as connection:
-        claimed = connection.scalar(select(store_table.c.id))
-        is_new = claimed is None if known is None else False
-        is_adopted = known is None and claimed is not None and not files.ids(connection)
-        if is_new:
-            claimed = secrets.token_hex(16)
-            connection.execute(insert(store_table).values(id=claimed))
-        elif known != claimed and not is_adopted:
-            raise StoreOpenError(
-                f"the data directory {directory.path} and the database {database.name} do not belong together: "
-                "use the --data-dir and --database-url that were used together before"
-            )
-    if claimed is not None and known is None:
-        directory.store_id = claimed

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
 
 from gateway.offline.directory import DataDirectory, full_disk_is_an_api_error
+from gateway.offline.threads import StoreThreads
 
 T = TypeVar("T")
 
@@ -20,7 +19,7 @@ _PIECE_BYTES = 2**20
 class Upload:
     """An async context; at its end the part is gone unless it was published. Raises StorageFullError."""
 
-    def __init__(self, directory: DataDirectory, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, directory: DataDirectory, threads: StoreThreads) -> None:
         self._directory = directory
         self._threads = threads
         self._path = directory.new_part_path()
@@ -74,4 +73,4 @@ class Upload:
             with full_disk_is_an_api_error():
                 return work(*arguments)
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        return await self._threads.beside(run)

@@ -36,8 +36,7 @@ class TwinBatch:
 
 async def crash(store: OfflineStore) -> None:
     """What is not committed is lost; nothing is told, nothing is tidied up."""
-    for threads in (store._writer, store._readers):
-        threads.shutdown(wait=True, cancel_futures=True)
+    store._threads.close(drops_waiting=True)
     for task in [store._commits._task, *store._finalizing.values()]:
         if task is not None:
             task.cancel()

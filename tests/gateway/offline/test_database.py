@@ -100,13 +100,13 @@ async def test_results_survive_a_full_database(store: OfflineStore) -> None:
     def limit(connection: Connection, num_pages: int) -> None:
         connection.execute(text(f"PRAGMA max_page_count = {num_pages}"))
 
-    await store._write(lambda connection: limit(connection, 200))
+    await store._threads.write(lambda connection: limit(connection, 200))
     await store.finish_rows(big[:1])
     with pytest.raises(StorageFullError):
         await store.finish_rows(big[1:])
     now = await store.batch("", batch.id)
     assert (now.num_completed, len(await store.pending_rows(batch.id))) == (1, 49)
-    await store._write(lambda connection: limit(connection, 2**30))
+    await store._threads.write(lambda connection: limit(connection, 2**30))
     await store.finish_rows(big[1:])
     assert (await store.finalize(batch.id)).num_completed == 50
 

@@ -85,6 +85,22 @@ async def test_rows_that_never_ran_say_why(store: OfflineStore, outcome: BatchSt
     assert (await store.batch("", batch.id)).num_completed == 1
 
 
+async def test_finalisation_does_not_wait_for_the_results_of_others(store: OfflineStore) -> None:
+    busy, batch = await begun_batch(store, 2000), await begun_batch(store, 1)
+    await store.finish_rows([result(batch, 0)])
+
+    async def hand_in(indices: range) -> None:
+        for index in indices:
+            await store.finish_rows([result(busy, index)])
+
+    others = [asyncio.create_task(hand_in(range(start, 2000, 4))) for start in range(4)]
+    assert (await store.finalize(batch.id)).status is BatchStatus.COMPLETED
+    assert not any(task.done() for task in others)
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 async def test_cancelling_waits_for_whoever_runs_the_rows(store: OfflineStore) -> None:
     batch = await begun_batch(store, 2)
     store.changed.clear()
@@ -185,7 +201,7 @@ async def test_whoever_goes_away_leaves_nothing_half_done(open_store: type_of_op
         before, _ = await store.list_batches("", limit=100)
         store.created.clear()
         await cancelled_after(num_turns, new_batch(store, batch.input_file_id))
-        await asyncio.gather(*store._tasks)
+        await store._threads.finish()
         after, _ = await store.list_batches("", limit=100)
         assert store.created.is_set() == (len(after) > len(before))
     store = await open_store()
