@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import torch
 
+from worker import ops
 from worker.models.decoder import DecoderModel
+from worker.models.decoder_weights import decoder_weights
+from worker.step_arguments import Int32Array
 from worker.unit_pool import NUM_VECTOR_KINDS, StepBatch, UnitPool
 
 
@@ -38,4 +42,25 @@ def warm_up(
         max_seq_len=max(lens),
     )
     with torch.inference_mode():
-        model.compute_logits(model.forward(batch, pool)).softmax(-1).argmax(-1).cpu()
+        _logits(model, batch, pool).softmax(-1).argmax(-1).cpu()
+
+
+def _logits(model: DecoderModel, batch: StepBatch, pool: UnitPool) -> torch.Tensor:
+    """In the way in which steps will run (worker/forward.py)."""
+    weights = decoder_weights(model) if pool.data.is_cpu else None
+    if weights is None:
+        return model.compute_logits(model.forward(batch, pool))
+    samples = batch.sample_tokens.to(torch.int32).numpy()
+    arrays = (batch.token_ids, batch.positions, batch.token_row, batch.query_start, batch.seq_lens, batch.rows)
+    step = _Arrays._make([*(tensor.numpy() for tensor in arrays), samples])
+    return ops.DecoderStep(weights, pool, len(samples)).logits(step, samples)
+
+
+class _Arrays(NamedTuple):
+    token_ids: Int32Array
+    positions: Int32Array
+    token_row: Int32Array
+    query_start: Int32Array
+    seq_lens: Int32Array
+    rows: Int32Array
+    sample_seqs: Int32Array
