@@ -1,6 +1,6 @@
 """Sessions that do not fit into device memory: what tiers and advisories give back.
 
-    python bench/advisories.py [--model models/random-100m] [--users 48] [--seconds 120] [--variants host,advisories]
+    python bench/advisories.py [--model models/random-100m] [--users 32] [--seconds 120] [--variants host,advisories]
                                [--output docs/results]
 
 The same users (bench/session_load.py) talk to servers that differ in what they keep of a conversation between two of
@@ -178,7 +178,7 @@ def draw(results: list[Result], path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="models/random-100m", help="a directory; python bench/random_model.py 100m")
-    parser.add_argument("--users", type=int, default=48)
+    parser.add_argument("--users", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=120.0, help="measured, per variant")
     parser.add_argument("--warm-up", type=float, default=30.0)
     parser.add_argument("--exceed", type=float, default=4.0, help="live conversations over device memory")
@@ -189,8 +189,10 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", metavar="DIR")
     args = parser.parse_args()
     scales = Scales(args.length_scale, args.time_scale)
-    live = int(args.users * mean_context(conversations(scales)) * bytes_per_token(Path(args.model)))
-    sizes = {"device": int(live / args.exceed), "live": 2 * live}
+    per_token = bytes_per_token(Path(args.model))
+    live = int(args.users * mean_context(conversations(scales)) * per_token)
+    least = int(1.5 * scales.max_tokens * per_token)  # the longest conversation has to fit
+    sizes = {"device": max(least, int(live / args.exceed)), "live": max(least, 2 * live)}
     chosen = [variant for variant in VARIANTS if variant.name in args.variants.split(",")]
     results = []
     for variant in chosen:

@@ -14,6 +14,7 @@ import random
 import statistics
 import time
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -65,11 +66,13 @@ class Turn:
     num_output: int
 
 
+@cache
 def column(name: str, field: str) -> list[float]:
     with gzip.open(DATA / f"{name}.csv.gz", "rt", encoding="utf-8") as file:
         return [float(row[field]) for row in csv.DictReader(file)]
 
 
+@cache
 def conversations(scales: Scales) -> list[list[Round]]:
     """In the order of the data; those of several turns only, since the first turn has nothing to gain."""
     with gzip.open(DATA / "sharegpt_turns.csv.gz", "rt", encoding="utf-8") as file:
