@@ -34,7 +34,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Without files and batches unless a data directory is named: the user's own is none of a test's business."""
-    offline = () if "--data-dir" in arguments else ("--no-offline",)
+    offline = () if {"--data-dir", "--offline"} & set(arguments) else ("--no-offline",)
     command = [sys.executable, "-m", "fakes.fake_serve", *arguments, *offline]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(**variables))
 
@@ -172,6 +172,21 @@ def test_data_directory_of_another_gateway_is_refused(
     processes[0].wait()
     processes.append(start(*arguments))
     assert url_of(processes[2])
+
+
+def test_second_server_of_a_user_serves_without_batches(
+    model: Path, processes: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    statuses = []
+    for _ in range(2):
+        processes.append(start(str(model), "--port", "0", "--offline", XDG_DATA_HOME=str(tmp_path)))
+        try:
+            with urllib.request.urlopen(url_of(processes[-1]) + "/v1/batches") as response:
+                statuses.append(response.status)
+        except urllib.error.HTTPError as error:
+            statuses.append(error.code)
+    assert statuses == [200, 404]
+    assert (tmp_path / "hocket" / "store.db").exists()
 
 
 @pytest.mark.parametrize("url", ["mysql://host/name", "nonsense", "postgresql://127.0.0.1:1/nothing"])
