@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 from sqlalchemy import create_engine, text
 
 _USER = "postgres"  # the server refuses to run as root
+_START_SECONDS = 60.0  # generous: a deadline, not a measurement
 
 
 def binaries() -> Path | None:
@@ -30,19 +33,29 @@ def running() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="hocket-pg-") as folder:
         if is_root:
             shutil.chown(folder, _USER)
-        become = ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups"] if is_root else []
-
-        def run(program: str, *arguments: str) -> None:
-            command = [*become, str(where / program), "-D", f"{folder}/data", *arguments]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
-
-        run("initdb", "-U", _USER, "--auth=trust", "--no-sync")
-        options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
-        run("pg_ctl", "-l", f"{folder}/log", "-w", "-o", options, "start")
+        become = ["setpriv", "--pdeathsig=QUIT"]  # a test that is killed leaves no server
+        become += [f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups"] if is_root else []
+        data = ["-D", f"{folder}/data"]
+        initdb = [*become, str(where / "initdb"), *data, "-U", _USER, "--auth=trust", "--no-sync"]
+        subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+        settings = ("listen_addresses=", f"unix_socket_directories={folder}", "fsync=off")
+        options = [word for setting in settings for word in ("-c", setting)]
+        with Path(folder, "log").open("wb") as log:
+            server = subprocess.Popen([*become, str(where / "postgres"), *data, *options], stderr=log, cwd=folder)
         try:
+            _wait_until_ready(server, where, folder)
             yield f"postgresql+psycopg://{_USER}@/postgres?host={folder}"
         finally:
-            run("pg_ctl", "-m", "immediate", "-w", "stop")
+            server.send_signal(signal.SIGQUIT)
+            server.wait()
+
+
+def _wait_until_ready(server: subprocess.Popen[bytes], where: Path, folder: str) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while subprocess.run([where / "pg_isready", "-q", "-h", folder], check=False).returncode:
+        assert server.poll() is None, Path(folder, "log").read_text()
+        assert time.monotonic() < deadline, Path(folder, "log").read_text()
+        time.sleep(0.05)
 
 
 def emptied(url: str) -> str:
