@@ -27,7 +27,10 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 class MortalServer:
-    """A server on one data directory that can be killed and started again."""
+    """A server on one data directory that can be killed and started again.
+
+    In float32: products of bfloat16 round differently in other company, and the likeliest token may be another one.
+    """
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._folder = folder
