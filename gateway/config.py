@@ -57,7 +57,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_batch_rows: int = 50_000
     max_stored_bytes: int = 64 * 2**30  # of one API key's files; more are refused
     enable_prefix_order: bool = True  # rows that begin alike run together; off: in the input file's order
-    look_ahead_rows: int = 1024  # of batches that the engine sees; more: better prefix sharing, slower to react
+    look_ahead_rows: int = 512  # of batches that the engine sees; more: better prefix sharing, slower to react
     look_ahead_tokens: int = 131_072  # of their prompts
     max_promoted_rows: int = 64  # that run as online requests at a time, when a batch's window nears its end
     max_pending_rows: int = 1_000_000  # of one API key's batches, not yet run; more are refused
