@@ -79,7 +79,7 @@ class Scale:
     missed_users: int = 4096
 
 
-FULL = Scale(users=(512, 1024, 2048, 3072, 4096, 6144), seconds=300, num_seeds=1)
+FULL = Scale(users=(1024, 2048, 3072, 4096, 6144), seconds=120, num_seeds=1, warm_up=150, missed=(0.0, 0.1, 0.5, 1.0))
 QUICK = Scale(users=(64, 256), seconds=60, num_seeds=1, warm_up=90, missed=(0.0, 0.1), missed_users=64)
 
 
