@@ -46,7 +46,7 @@ def model_folder(name: str) -> Path:
 
 @contextlib.contextmanager
 def running(folder: Path, commands: dict[str, str]) -> Iterator[list[ServerProcess]]:
-    """Started one after the other, stopped together."""
+    """Started one after the other, stopped together; of several, each runs in its turn() only."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         servers = []
@@ -54,6 +54,10 @@ def running(folder: Path, commands: dict[str, str]) -> Iterator[list[ServerProce
             print(f"{folder.name}: starting {name}", file=sys.stderr)
             log = RESULTS / f"{folder.name}-{name}.log"
             servers.append(stack.enter_context(ServerProcess(name, command, shlex.quote(str(folder)), log)))
+        for server in servers:
+            server.takes_turns = len(servers) > 1
+            with server.turn():
+                pass
         yield servers
 
 

@@ -91,7 +91,8 @@ class Meter:
         return make_workload(process.times(num, self._arguments.seed), prompts, [self._lengths.output_len] * num)
 
     def measure(self, server: ServerProcess, rate: float, seconds: float) -> Measurement:
-        traces, cpu = uvloop.run(self._load(server, self.workload(rate, seconds)))
+        with server.turn():
+            traces, cpu = uvloop.run(self._load(server, self.workload(rate, seconds)))
         report = summarize(traces, cpu.client)
         found = Measurement(server.name, rate, attainment(traces, self.targets), report, cpu.noise_ratio)
         print(

@@ -88,7 +88,8 @@ class Mix:
         self._parts = itertools.count(1)
 
     def measure(self, server: ServerProcess, has_offline: bool) -> MixedCell:
-        online, offline, start, cpu = uvloop.run(self._load(server, has_offline))
+        with server.turn():
+            online, offline, start, cpu = uvloop.run(self._load(server, has_offline))
         end = start + self._arguments.seconds
         done = [trace for trace in offline if not trace.error and start <= trace.completion <= end]
         cell = MixedCell(

@@ -72,9 +72,10 @@ def run_cell(server: ServerProcess, workload: Workload, indices: range, concurre
             before = read_cpu_use(server)
             return await closed_loop(client, bodies, concurrency), read_cpu_use(server).since(before)
 
-    step_before = read_step_time(server.metrics_text())
-    traces, cpu = uvloop.run(load())
-    step_after = read_step_time(server.metrics_text())
+    with server.turn():
+        step_before = read_step_time(server.metrics_text())
+        traces, cpu = uvloop.run(load())
+        step_after = read_step_time(server.metrics_text())
     step = step_after.since(step_before) if step_before and step_after else None
     report = summarize(traces, cpu.client)
     speed = f"{report.output_tokens_per_second:.0f} tokens/s"

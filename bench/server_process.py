@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -42,6 +43,7 @@ class ServerProcess:
         self.command = command.format(port=port, model=model)
         self.base_url = f"http://127.0.0.1:{port}"
         self.startup_seconds = 0.0
+        self.takes_turns = False  # stands still but for turn()
         self._log = log
         self._timeout_seconds = timeout_seconds
 
@@ -107,8 +109,24 @@ class ServerProcess:
         except urllib.error.HTTPError:
             return ""
 
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Runs inside, and stands still afterwards if it takes turns: an idle server may burn much of a core."""
+        self._signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            if self.takes_turns:
+                self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
     def stop(self) -> None:
         """Asks politely, then kills what is left. Idempotent."""
+        self._signal(signal.SIGCONT)
         family = self.processes()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)

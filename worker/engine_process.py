@@ -26,6 +26,7 @@ from worker.engine_tiers import EngineTiers, block_bytes, core_estimates, core_s
 from worker.errors import WorkerError
 from worker.first_estimate import first_estimate
 from worker.gateway_link import GatewayLink
+from worker.host_memory import make_resident
 from worker.loaded_runner import LoadedRunner, load_runner
 from worker.tier_mover import TierMover
 
@@ -40,7 +41,7 @@ def serve(config: EngineConfig, link: GatewayLink, started: float) -> int:
     """Exit status: 0 stopped, 1 failed. started: time.monotonic() of the process's start."""
     parent = os.getppid()
     try:
-        engine, info = build_engine(config, started)
+        engine, info, loaded = _build(config, started)
     except Exception as error:
         is_expected = isinstance(error, WorkerError | ModelNotFoundError | ValueError)
         logger.error("the engine cannot start: %s", error, exc_info=not is_expected)
@@ -52,6 +53,8 @@ def serve(config: EngineConfig, link: GatewayLink, started: float) -> int:
     logger.info("ready: %s", msgspec.json.encode(info).decode())
     gc.collect()
     gc.freeze()  # what lives until the end need not be looked at again and again
+    if loaded.device.type == "cpu":
+        make_resident(loaded.pool.data)
     try:
         server.run()
     except Exception:
@@ -65,6 +68,10 @@ def serve(config: EngineConfig, link: GatewayLink, started: float) -> int:
 
 def build_engine(config: EngineConfig, started: float) -> tuple[Engine, EngineInfo]:
     """Raises WorkerError, ModelNotFoundError or ValueError for a wrong configuration or checkpoint."""
+    return _build(config, started)[:2]
+
+
+def _build(config: EngineConfig, started: float) -> tuple[Engine, EngineInfo, LoadedRunner]:
     if config.decision_record is not None:
         check_new(Path(config.decision_record))
     profile = None if config.latency_profile is None else read_profile(Path(config.latency_profile))
@@ -81,7 +88,7 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Engine, EngineIn
     core = _make_core(config, _core_recipe(config, loaded, profile, mover))
     tiers = None if mover is None else EngineTiers(core, mover)
     engine = Engine(core, loaded.runner, limits, time.monotonic, tiers)
-    return engine, _describe(config, loaded, started)
+    return engine, _describe(config, loaded, started), loaded
 
 
 def _make_core(config: EngineConfig, recipe: Recipe) -> Scheduler:

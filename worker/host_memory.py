@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -65,3 +67,30 @@ def map_huge_pages(num_bytes: int) -> mmap.mmap:
     with suppress(OSError, AttributeError):  # a kernel or a system without huge pages: then small ones
         piece.madvise(mmap.MADV_HUGEPAGE)
     return piece
+
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14
+_LOWEST_PRIORITY = 19
+
+
+def make_resident(tensor: Tensor) -> threading.Thread:
+    """Has the system back all of the tensor's memory, from its start on, in a thread of the lowest priority.
+
+    The first write to a page waits for the system to find and clear memory; in a virtual machine whose host does so
+    on demand, 2.4 ms per MiB were measured, a fifth of a decode step of many requests. Content stays as it is. The
+    thread ends at once where the system cannot do this.
+    """
+    begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+
+    def populate() -> None:
+        with suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)  # of this thread, on Linux
+        madvise = ctypes.CDLL(None).madvise  # releases the interpreter lock
+        for address in range(begin // mmap.PAGESIZE * mmap.PAGESIZE, end, _HUGE_PAGE):
+            size = min(_HUGE_PAGE, end - address)
+            if madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE) != 0:
+                return
+
+    thread = threading.Thread(target=populate, name="populate", daemon=True)
+    thread.start()
+    return thread

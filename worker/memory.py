@@ -19,6 +19,9 @@ from worker.unit_pool import NUM_VECTOR_KINDS, UnitPool
 logger = logging.getLogger(__name__)
 
 MAX_CPU_POOL_BYTES = 4 << 30
+MAX_AUTOMATIC_TOKENS = (
+    1 << 18
+)  # that the pool holds if its size is not given; tiny models could use more than they need
 CPU_SHARE, CUDA_SHARE = 0.25, 0.9  # of what is free
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -75,12 +78,16 @@ def _wanted_model_len(config: EngineConfig, model: ModelConfig) -> int:
 def _num_units(config: EngineConfig, free_bytes: int, unit_bytes: int, units_per_block: int, max_len: int) -> int:
     if config.cache_memory_bytes is not None:
         return min(config.cache_memory_bytes // unit_bytes, 2**31 - 1)  # unit ids are int32
-    usable = config.max_num_seqs * -(-max_len // config.block_size) * units_per_block
+    blocks_per_seq = -(-max_len // config.block_size)
+    num_blocks = min(
+        config.max_num_seqs * blocks_per_seq, max(MAX_AUTOMATIC_TOKENS // config.block_size, blocks_per_seq)
+    )
+    usable = num_blocks * units_per_block
     return min(free_bytes // unit_bytes, usable, 2**31 - 1)
 
 
 def free_cpu_bytes() -> int:
-    """A modest share of available memory, within the limit of the container; the pool is touched only as it fills."""
+    """A modest share of available memory, within the limit of the container; the pool becomes resident only as it fills, or by and by."""
     available = psutil.virtual_memory().available
     try:
         limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
@@ -105,7 +112,7 @@ def allocate_pool(
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On CPU the memory is mapped, not touched: it becomes resident as it is written.
+    """On CPU the memory is mapped, not touched: it becomes resident as it is written, or by make_resident().
 
     In huge pages: units lie anywhere, and looking up a page of 4 KiB costs as much as reading half of it.
     """

@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import torch
 
-from worker.host_memory import HugePageMemory
+from worker.host_memory import HugePageMemory, make_resident, map_huge_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = """
@@ -60,3 +61,13 @@ def test_a_tensor_larger_than_a_piece_has_one_of_its_own() -> None:
 def test_a_tensor_outlives_its_memory() -> None:
     tensor = HugePageMemory().empty((1000,), torch.float32).fill_(7)
     assert tensor.sum() == 7000
+
+
+def test_memory_becomes_resident_and_keeps_its_content() -> None:
+    num_bytes = 64 << 20
+    tensor = torch.frombuffer(map_huge_pages(num_bytes), dtype=torch.uint8)
+    tensor[5] = 7
+    before = psutil.Process().memory_info().rss
+    make_resident(tensor[1:]).join()
+    assert psutil.Process().memory_info().rss - before > num_bytes // 2
+    assert tensor.sum() == 7

@@ -9,7 +9,7 @@ import torch
 
 from schedcore.config import EngineConfig
 from worker.errors import MemoryPlanError
-from worker.memory import MemoryPlan, allocate_pool, free_cpu_bytes, plan_memory
+from worker.memory import MAX_AUTOMATIC_TOKENS, MemoryPlan, allocate_pool, free_cpu_bytes, plan_memory
 from worker.models.model_config import ModelConfig, parse_model_config
 
 CPU = torch.device("cpu")
@@ -50,6 +50,11 @@ def test_automatic_size_takes_what_is_free(model: ModelConfig) -> None:
 
 def test_automatic_size_is_never_more_than_all_requests_could_use(model: ModelConfig) -> None:
     assert plan(model, max_num_seqs=3, max_model_len=100).num_units == 3 * 7 * 4
+
+
+def test_automatic_size_is_no_more_than_tiny_models_need(model: ModelConfig) -> None:
+    assert plan(model, max_num_seqs=4096, max_model_len=1024).num_units == MAX_AUTOMATIC_TOKENS // 16 * 4
+    assert plan(model, max_num_seqs=4096, max_model_len=1024, cache_memory_bytes=1 << 33).num_units == 2**20
 
 
 def test_context_shrinks_to_what_the_cache_holds_and_says_so(
