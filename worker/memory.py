@@ -87,7 +87,7 @@ def _num_units(config: EngineConfig, free_bytes: int, unit_bytes: int, units_per
 
 
 def free_cpu_bytes() -> int:
-    """A modest share of available memory, within the limit of the container; the pool becomes resident only as it fills, or by and by."""
+    """A modest share of available memory, within the limit of the container."""
     available = psutil.virtual_memory().available
     try:
         limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
