@@ -21,6 +21,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_model_len: int | None = None  # tokens; None: the checkpoint's limit, or what fits the cache
     policy: str = "hocket"
     max_wait_ms: float = 60_000  # without a token; then an online request is served before all others
+    max_offline_step_ms: float = 250  # to which offline work may stretch a step: whoever arrives waits for its end
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     restore: str = "faster"  # from host and disk tier: where that is predicted to beat computing, or always
@@ -50,6 +51,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for name in ("layers_per_unit", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         _require(self.max_wait_ms >= 0, "max_wait_ms must not be negative")
+        _require(self.max_offline_step_ms > 0, "max_offline_step_ms must be above 0")
         _require(self.host_cache_bytes >= 0, "host_cache_bytes must not be negative")
         _require(self.disk_cache_bytes >= 1, "disk_cache_bytes must be at least 1")
         _require(

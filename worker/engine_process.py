@@ -119,6 +119,7 @@ def _core_recipe(
             "enable_prefix_caching": config.enable_prefix_caching,
             "enable_chunked_prefill": config.enable_chunked_prefill,
             "max_wait_ms": config.max_wait_ms,
+            "max_offline_step_ms": config.max_offline_step_ms,
             "refine_latency": True,
             **core_settings(config, loaded, mover),
         },

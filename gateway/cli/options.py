@@ -22,6 +22,8 @@ from schedcore.latency_profile import read_profile
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
+OFFLINE_STEP_SHARE = 0.25  # of the target for the first token
+
 # argparse destination -> field, where they differ
 _ENGINE_FIELDS = {
     "scheduling_policy": "policy",
@@ -121,6 +123,13 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
         type=float,
         metavar="MS",
         help=f"without a token; then an online request goes first (default: {default.max_wait_ms:g})",
+    )
+    group.add_argument(
+        "--max-offline-step-ms",
+        type=float,
+        metavar="MS",
+        help="to which offline work may stretch a step; whoever arrives waits for its end "
+        f"(default: {default.max_offline_step_ms:g}, or a quarter of --ttft-target-ms)",
     )
     group.add_argument(
         "--max-num-seqs", type=int, metavar="N", help=f"requests in one step (default: {default.max_num_seqs})"
@@ -273,6 +282,9 @@ def engine_config(options: Mapping[str, Any], model: Path, name: str) -> EngineC
     """Raises OptionsError."""
     fields = _fields(options, _ENGINE_FIELDS, EngineConfig)
     fields |= {"model": str(model), "served_model_name": name}
+    if (target := options.get("ttft_target_ms")) is not None and target > 0:
+        longest = min(EngineConfig(model="").max_offline_step_ms, OFFLINE_STEP_SHARE * target)
+        fields.setdefault("max_offline_step_ms", longest)
     try:
         config = EngineConfig(**fields)
         if config.latency_profile is not None:

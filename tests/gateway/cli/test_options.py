@@ -37,6 +37,12 @@ def test_without_options_the_configurations_defaults_hold() -> None:
     assert gateway() == GatewayConfig(served_model_names=("m",))
 
 
+def test_offline_steps_are_short_beside_a_target_for_the_first_token() -> None:
+    assert engine("--ttft-target-ms", "200").max_offline_step_ms == 50
+    assert engine("--ttft-target-ms", "4000").max_offline_step_ms == 250
+    assert engine("--ttft-target-ms", "200", "--max-offline-step-ms", "80").max_offline_step_ms == 80
+
+
 def test_flags_of_vllm_reach_the_engine() -> None:
     config = engine(
         *("--dtype", "bfloat16", "--max-model-len", "512", "--block-size", "32", "--max-num-seqs", "8"),
