@@ -161,7 +161,7 @@ async def _check(task: CheckTask) -> AsyncGenerator[Checked]:
     The process is started by `subprocess`, which need not copy this one's page tables as uvloop's fork does: with
     150 MB that would hold up every stream for 50 ms.
     """
-    process = await asyncio.to_thread(_start, task)
+    process = await _started(task)
     try:
         while True:
             checked = await asyncio.to_thread(_frame, process)
@@ -170,6 +170,16 @@ async def _check(task: CheckTask) -> AsyncGenerator[Checked]:
                 return
     finally:
         await asyncio.to_thread(_end, process)
+
+
+async def _started(task: CheckTask) -> Process:
+    """Cancelled or not, the process that its thread starts is not left behind."""
+    starting = asyncio.create_task(asyncio.to_thread(_start, task))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.to_thread(_end, await starting)
+        raise
 
 
 def _start(task: CheckTask) -> Process:
