@@ -37,6 +37,7 @@ from schedcore.model_path import DEMO
 from schedcore.step_measurements import CalibrationReport, calibration_report
 from worker.calibration import measure_model
 from worker.disturbance import Disturbance
+from worker.host_memory import make_resident
 from worker.loaded_runner import LoadedRunner, load_runner
 
 MEAN_PROMPT, MEAN_OUTPUT = 200, 30  # tokens
@@ -78,6 +79,7 @@ def measure(model: str, num_steps: int, seconds: float, *, is_cpu_time: bool) ->
     clock = time.thread_time if is_cpu_time else time.perf_counter
     config = engine_config(model, 1 if is_cpu_time else None)
     loaded = load_runner(config)
+    make_resident(loaded.pool.data).join()  # as it is soon after an engine's start
     gc.collect()
     gc.freeze()
     with progress_bar(f"calibrating {loaded.folder.name}") as show:

@@ -19,6 +19,7 @@ from schedcore.model_path import ModelNotFoundError
 from schedcore.step_measurements import MeasuringFailure, MeasuringProgress, Message
 from worker.calibration import measure_model
 from worker.errors import WorkerError
+from worker.host_memory import make_resident
 from worker.loaded_runner import load_runner
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
@@ -33,6 +34,8 @@ def main() -> int:
     try:
         config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
         loaded = load_runner(config)
+        if loaded.device.type == "cpu":
+            make_resident(loaded.pool.data).join()  # as it is soon after an engine's start
         gc.collect()
         gc.freeze()  # as in an engine
         _write(measure_model(loaded, config, seconds=seconds, progress=_report))
