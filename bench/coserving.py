@@ -318,7 +318,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--online-len", type=int, nargs=2, default=[128, 64], metavar=("IN", "OUT"))
     parser.add_argument("--ttft-ms", type=float, default=500.0)
     parser.add_argument("--itl-ms", type=float, default=50.0)
-    parser.add_argument("--told", type=float, default=0.8, help="share of the targets that the server is told to hold")
+    parser.add_argument("--told", type=float, default=0.4, help="share of the targets that the server is told to hold")
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--documents", type=int, default=50)
     parser.add_argument(
@@ -353,6 +353,7 @@ def main() -> None:
     raw = contestants.RESULTS / f"coserving-{date.replace(':', '')}.json"
     raw.write_bytes(msgspec.json.format(msgspec.json.encode(document)))
     page = describe(document, arguments)
+    arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "coserving.md").write_text(page)
     plot(document, arguments.output / "coserving.svg")
     print(f"\n{page}\nwritten to {os.path.relpath(arguments.output)} and {os.path.relpath(raw)}")
