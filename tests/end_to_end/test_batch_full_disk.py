@@ -15,7 +15,7 @@ from fakes.batch_client import results, row, submit, wait_until_ended
 from fakes.eventually import eventually
 from fakes.served import serving
 
-NUM_ROWS = 300
+NUM_ROWS = 2000  # some seconds of work: the disk must fill before it is done
 DISK = "16m"
 
 
