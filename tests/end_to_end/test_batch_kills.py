@@ -27,10 +27,7 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 class MortalServer:
-    """A server on one data directory that can be killed and started again.
-
-    In float32: products of bfloat16 round differently in other company, and the likeliest token may be another one.
-    """
+    """A server on one data directory that can be killed and started again."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._folder = folder
