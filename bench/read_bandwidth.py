@@ -2,7 +2,8 @@
 
     python bench/read_bandwidth.py [--threads 1 2] [--megabytes 512] [--seconds 2]
 
-GB/s, best of the runs that fit into the time: what others take from the machine only lowers it.
+GB/s, best of the runs that fit into the time: what others take from the machine only lowers it. And what the first write
+to fresh memory costs, by which worker/host_memory.py explains make_resident().
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 import numpy as np
 
 from worker import _kernels
+from worker.host_memory import map_huge_pages
 
 MEMORY_BYTES = 512 << 20
 
@@ -33,6 +35,17 @@ def read_bandwidth(num_threads: int, num_bytes: int = MEMORY_BYTES, seconds: flo
     return data.nbytes / best
 
 
+def first_write_seconds(num_bytes: int = 64 << 20) -> tuple[float, float]:
+    """Of writing to fresh memory, and of writing there again."""
+    memory = np.frombuffer(map_huge_pages(num_bytes), np.uint8)
+    laps = []
+    for value in (1, 2):
+        start = time.perf_counter()
+        memory[:] = value
+        laps.append(time.perf_counter() - start)
+    return laps[0], laps[1]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
@@ -42,6 +55,8 @@ def main() -> None:
     for num_threads in args.threads:
         speed = read_bandwidth(num_threads, args.megabytes << 20, args.seconds)
         print(f"{num_threads} thread{'s' if num_threads > 1 else ''}: {speed / 1e9:.1f} GB/s")
+    first, again = (1e3 * seconds / 64 for seconds in first_write_seconds())
+    print(f"first write to fresh memory: {first:.2f} ms per MiB, again: {again:.3f}")
 
 
 if __name__ == "__main__":

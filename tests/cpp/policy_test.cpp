@@ -149,6 +149,28 @@ TEST(policy, hocket_serves_prompts_by_deadline_the_late_last_and_the_starving_fi
   CHECK_EQ(w.grants(), (Names{"older+10", "starving+10", "urgent+10", "patient+10", "missed+10"}));
 }
 
+// Memory of 20 blocks of 16 tokens; the three want 22.
+TEST(policy, hocket_serves_the_densest_prompts_first_while_memory_is_contended) {
+  SchedulerConfig config = world_config("hocket");
+  config.num_units = 40;
+  PolicyWorld w(config);
+  w.max_num_tokens = 500;
+  w.waits("long and urgent", {.num_prompt = 120, .ttft_target = 5.0});
+  w.waits("huge", {.num_prompt = 200, .ttft_target = 5.0, .first_token = 1000});
+  w.waits("short", {.num_prompt = 10, .ttft_target = 50.0, .first_token = 2000});
+  CHECK_EQ(w.grants(), (Names{"short+10", "long and urgent+120"}));
+}
+
+TEST(policy, hocket_lets_in_who_can_wait_least_among_equals) {
+  SchedulerConfig config = world_config("hocket");
+  config.num_units = 14;
+  PolicyWorld w(config);
+  w.now = 90.0;
+  w.waits("patient", {.arrival = 40.0, .num_prompt = 60, .ttft_target = 1000.0});
+  w.waits("pressed", {.arrival = 80.0, .num_prompt = 60, .ttft_target = 20.0, .first_token = 1000});
+  CHECK_EQ(w.grants(), (Names{"pressed+60"}));
+}
+
 // ---- apt ----
 
 TEST(policy, apt_admits_the_longest_waiting_per_unit_first) {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
+import pytest
 import torch
 
 from worker.host_memory import HugePageMemory, make_resident, map_huge_pages
@@ -26,6 +29,10 @@ def faults():
 faults()
 print(faults())
 """
+
+
+def kernel_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
 
 
 def faults(setting: str) -> int:
@@ -63,6 +70,7 @@ def test_a_tensor_outlives_its_memory() -> None:
     assert tensor.sum() == 7000
 
 
+@pytest.mark.skipif(kernel_version() < (5, 14), reason="this Linux cannot be asked to")
 def test_memory_becomes_resident_and_keeps_its_content() -> None:
     num_bytes = 64 << 20
     tensor = torch.frombuffer(map_huge_pages(num_bytes), dtype=torch.uint8)

@@ -54,11 +54,11 @@ def test_seeded_requests_repeat_after_preemption(
         folder,
         layers_per_unit=3,
         block_size=4,
-        cache_memory_bytes=112 * BYTES_PER_TOKEN,
+        cache_memory_bytes=100 * BYTES_PER_TOKEN,
         enable_prefix_caching=enable_prefix_caching,
     )
     assert output_tokens(run(engine, seeded_requests())) == alone
-    assert engine.stats().num_preemptions >= 1
+    assert engine.stats().num_preemptions >= 2
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
