@@ -169,7 +169,7 @@ async def _check(task: CheckTask) -> AsyncGenerator[Checked]:
             if checked.verdict is not None:
                 return
     finally:
-        await asyncio.to_thread(_end, process)
+        await _ended(process)
 
 
 async def _started(task: CheckTask) -> Process:
@@ -178,7 +178,17 @@ async def _started(task: CheckTask) -> Process:
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await asyncio.to_thread(_end, await starting)
+        await _ended(await starting)
+        raise
+
+
+async def _ended(process: Process) -> None:
+    """A cancelled `to_thread` may not run at all; this one does."""
+    ending = asyncio.create_task(asyncio.to_thread(_end, process))
+    try:
+        await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        await ending
         raise
 
 
