@@ -2,8 +2,8 @@
 
     python bench/read_bandwidth.py [--threads 1 2] [--megabytes 512] [--seconds 2]
 
-GB/s, best of the runs that fit into the time: what others take from the machine only lowers it. And what the first write
-to fresh memory costs, by which worker/host_memory.py explains make_resident().
+GB/s, best of the runs that fit into the time: what others take from the machine only lowers it. And what the first
+write to fresh memory costs, by which worker/host_memory.py explains make_resident().
 """
 
 from __future__ import annotations
