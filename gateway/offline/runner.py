@@ -190,6 +190,7 @@ class OfflineRunner:
                 batch.feed.put_back(row.index)
             else:
                 self._start(batch, row)
+                await asyncio.sleep(0)  # a row takes as long as a stream's tokens of many steps: those go between
 
     def _may_feed(self) -> bool:
         services = self._services
