@@ -89,9 +89,10 @@ async def measure(server: ServerProcess, vocab_size: int, args: argparse.Namespa
         return SharedDocuments(num, args.vocabulary, 1, args.length[0] - 1, args.length[1], vocab_size, seed)
 
     base_url = f"{server.base_url}/v1"
-    async with openai.AsyncOpenAI(base_url=base_url, api_key=KEYS[0]) as a, openai.AsyncOpenAI(
-        base_url=base_url, api_key=KEYS[1]
-    ) as b:
+    async with (
+        openai.AsyncOpenAI(base_url=base_url, api_key=KEYS[0]) as a,
+        openai.AsyncOpenAI(base_url=base_url, api_key=KEYS[1]) as b,
+    ):
         model = (await a.models.list()).data[0].id
         much, little = Tenant(a, model), Tenant(b, model)
         files = [await little.upload(rows(args.small_rows, 1 + i)) for i in range(2 * args.arrivals + 1)]
@@ -121,8 +122,8 @@ def describe(result: Result, args: argparse.Namespace) -> str:
     num_in, num_out = args.length
     machine = results.this_machine()
     lines = [
-        f"{machine.cpu}, {machine.num_cores} cores, commit {results.commit()}; {args.model}, {args.small_rows} rows beside "
-        f"{args.rows}, {num_in} tokens in, {num_out} out",
+        f"{machine.cpu}, {machine.num_cores} cores, commit {results.commit()}; {args.model}, {args.small_rows} rows "
+        f"beside {args.rows}, {num_in} tokens in, {num_out} out",
         "",
         render(
             ("", f"seconds of {args.small_rows} rows"), [["alone", cell(result.alone)], ["beside", cell(result.beside)]]

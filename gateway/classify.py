@@ -9,6 +9,7 @@ from gateway.protocol.generation import GenerationRequest
 from schedcore.types import RequestClass
 
 PRIORITY_TIER = -1  # of service_tier "priority", where smaller runs earlier and others have 0
+FAVOURED = -1  # of offline rows, that go before other offline requests; nobody may ask for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,11 @@ def classify(request: GenerationRequest, tenant: str, config: GatewayConfig, ses
     """`session_id`: from outside the body, which comes first."""
     is_offline = request.service_tier == "flex"
     priority = PRIORITY_TIER if request.service_tier == "priority" else 0
+    if request.priority is not None:
+        priority = max(0, request.priority) if is_offline else request.priority
     return Profile(
         request_class=RequestClass.OFFLINE if is_offline else RequestClass.ONLINE,
-        priority=priority if request.priority is None else request.priority,
+        priority=priority,
         ttft_target_ms=None if is_offline else config.ttft_target_ms,
         itl_target_ms=None if is_offline else config.itl_target_ms,
         tenant=tenant,

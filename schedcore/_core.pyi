@@ -87,6 +87,7 @@ class Estimates:
         unit_bytes: float = 0.0,
         latency_deviation: float = 0.3,
         disk_bytes_per_second: float = 0.0,
+        latency_margin: float = 1 / 0.95,
     ) -> None: ...
     @property
     def latency(self) -> _core_algorithms.LatencyModel: ...

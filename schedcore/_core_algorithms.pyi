@@ -107,6 +107,7 @@ class LatencyRefiner:
         forgetting: float = ...,
         prior_deviation: float = ...,
         max_surprise: float = ...,
+        speed_gain: float = ...,
         held_out_every: int = ...,
         error_memory: float = ...,
     ) -> None: ...

@@ -34,6 +34,9 @@ logger = logging.getLogger("worker")
 
 # How far off the scheduler takes a coefficient of its latency model to be, relative, before it has measured steps.
 CALIBRATED_DEVIATION, UNMEASURED_DEVIATION = 0.3, 2.0
+FIRST_MARGIN = (
+    1.5  # of a step's deadline over its predicted time, until the scheduler knows how far predictions are off
+)
 FAREWELL_MS = 1000  # that a gateway may take to say Hello to an engine that could not start
 
 
@@ -135,7 +138,8 @@ def _estimates_recipe(loaded: LoadedRunner, profile: LatencyProfile | None, move
         {"form": form, "coefficients": Recipe("LatencyCoefficients", msgspec.structs.asdict(coefficients))},
     )
     deviation = UNMEASURED_DEVIATION if profile is None else CALIBRATED_DEVIATION
-    return Recipe("Estimates", {"latency": latency, "latency_deviation": deviation, **core_estimates(loaded, mover)})
+    beliefs = {"latency_deviation": deviation, "latency_margin": FIRST_MARGIN, **core_estimates(loaded, mover)}
+    return Recipe("Estimates", {"latency": latency, **beliefs})
 
 
 def _describe(config: EngineConfig, loaded: LoadedRunner, started: float) -> EngineInfo:

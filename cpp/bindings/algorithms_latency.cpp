@@ -94,14 +94,18 @@ void bind_latency_model(py::module_& m) {
 void bind_refiner(py::module_& m) {
   py::class_<LatencyRefiner>(m, "LatencyRefiner")
       .def(py::init([](const LatencyModel& model, double forgetting, double prior_deviation, double max_surprise,
-                       int32_t held_out_every, double error_memory) {
+                       double speed_gain, int32_t held_out_every, double error_memory) {
              require(forgetting > 0 && forgetting <= 1, "forgetting must lie in (0, 1]");
+             require(speed_gain >= 0 && speed_gain <= 1, "speed_gain must lie in [0, 1]");
+             require(max_surprise >= 0 && max_surprise < 1, "max_surprise must lie in [0, 1)");
              require(held_out_every >= 2, "held_out_every must be at least 2");
-             return LatencyRefiner(model, {forgetting, prior_deviation, max_surprise, held_out_every, error_memory});
+             return LatencyRefiner(
+                 model, {forgetting, prior_deviation, max_surprise, speed_gain, held_out_every, error_memory});
            }),
            py::arg("model"), py::kw_only(), py::arg("forgetting") = LatencyRefinerOptions{}.forgetting,
            py::arg("prior_deviation") = LatencyRefinerOptions{}.prior_deviation,
            py::arg("max_surprise") = LatencyRefinerOptions{}.max_surprise,
+           py::arg("speed_gain") = LatencyRefinerOptions{}.speed_gain,
            py::arg("held_out_every") = LatencyRefinerOptions{}.held_out_every,
            py::arg("error_memory") = LatencyRefinerOptions{}.error_memory)
       .def("observe", &LatencyRefiner::observe, py::arg("features"), py::arg("seconds"))

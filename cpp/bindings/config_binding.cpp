@@ -72,20 +72,23 @@ void bind_config(py::module_& module) {
       .def(
           py::init([](const std::optional<LatencyModel>& latency, const std::optional<StepCosts>& costs,
                       double host_bytes_per_second, double unit_bytes, double latency_deviation,
-                      double disk_bytes_per_second) {
+                      double disk_bytes_per_second, double latency_margin) {
+            if (!(latency_margin >= 1)) throw py::value_error("latency_margin must be at least 1");
             if (!(latency_deviation > 0)) throw py::value_error("latency_deviation must be positive");
             if (!(host_bytes_per_second >= 0) || !(disk_bytes_per_second >= 0) || !(unit_bytes >= 0)) {
               throw py::value_error("host_bytes_per_second, disk_bytes_per_second and unit_bytes must not be negative");
             }
             return Estimates{latency.value_or(LatencyModel()),
                              latency_deviation,
+                             StepMargin(latency_margin),
                              costs.value_or(StepCosts()),
                              host_bytes_per_second,
                              disk_bytes_per_second,
                              unit_bytes};
           }),
           py::kw_only(), "latency"_a = py::none(), "costs"_a = py::none(), "host_bytes_per_second"_a = 0.0,
-          "unit_bytes"_a = 0.0, "latency_deviation"_a = Estimates().latency_deviation, "disk_bytes_per_second"_a = 0.0)
+          "unit_bytes"_a = 0.0, "latency_deviation"_a = Estimates().latency_deviation, "disk_bytes_per_second"_a = 0.0,
+          "latency_margin"_a = StepMargin::kLeast)
       .def_property_readonly("latency", [](const Estimates& self) { return self.latency; });
 }
 

@@ -3,12 +3,14 @@
 
 #include "latency_model.h"
 #include "partial_cache_solver.h"
+#include "step_margin.h"
 
 namespace hocket {
 
 struct Estimates {
   LatencyModel latency;              // without coefficients: nothing is known, and no step is cut for time
   double latency_deviation = 0.3;    // how far off a coefficient may be, relative; larger: refinement follows faster
+  StepMargin margin;                 // of steps that have a deadline
   StepCosts costs;                   // for the b/r solver; flops_per_second 0: unknown
   double host_bytes_per_second = 0;  // each way; 0: unknown
   double disk_bytes_per_second = 0;  // reading; 0: unknown

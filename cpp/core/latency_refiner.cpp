@@ -16,6 +16,7 @@ LatencyModel::Linear prior_variance(const LatencyModel& model, double deviation)
 
 LatencyRefiner::LatencyRefiner(const LatencyModel& model, const LatencyRefinerOptions& options)
     : options_(options),
+      steady_(model),
       model_(model),
       estimate_(model.linear(), prior_variance(model, options.prior_deviation), options.forgetting) {}
 
@@ -28,13 +29,24 @@ void LatencyRefiner::observe(const BatchFeatures& features, double seconds) {
     error_weight_ = options_.error_memory * error_weight_ + 1.0;
     return;
   }
+  const double credible = std::clamp(seconds / predicted, 1 - options_.max_surprise, 1 + options_.max_surprise);
+  log_factor_ += options_.speed_gain * std::log(credible);
+  learn(features, seconds);
+  LatencyModel::Linear linear = steady_.linear();
+  const double factor = std::exp(log_factor_);
+  for (double& cost : linear) cost *= factor;
+  model_.set_linear(linear);
+}
+
+void LatencyRefiner::learn(const BatchFeatures& features, double seconds) {
+  const double predicted = steady_.predict(features);
   const double surprise = options_.max_surprise * predicted;
   const double credible = std::clamp(seconds, predicted - surprise, predicted + surprise);
-  estimate_.update(model_.regressors(features), credible, 1.0 / (credible * credible));
+  estimate_.update(steady_.regressors(features), credible, 1.0 / (credible * credible));
   LatencyModel::Linear linear;
   // No cost is negative, whatever the measurements of one kind of step say.
   std::ranges::transform(estimate_.theta(), linear.begin(), [](double theta) { return std::max(theta, 0.0); });
-  model_.set_linear(linear);
+  steady_.set_linear(linear);
 }
 
 }  // namespace hocket

@@ -1,8 +1,12 @@
 // Keeps a latency model true while the engine runs, from measured step times, and knows its own error.
 //
-// Every held_out_every-th step only tests the model, before it could learn from it; the others update the linear
-// coefficients by recursive least squares on relative errors. A single step moves the model at most as far as one that
-// took (1 +- max_surprise) times its prediction would: a page fault or a pause of the collector is not a trend.
+// Every held_out_every-th step only tests the model, before it could learn from it. The others teach it two things.
+// What kinds of work cost: the linear coefficients, by recursive least squares on relative errors, over hundreds of
+// steps. And how fast the machine is just now, which on a shared one changes by the second: a factor common to all
+// coefficients, the exponential mean of what the last few steps were off by.
+//
+// A single step moves the model at most as far as one that took (1 +- max_surprise) times its prediction would: a page
+// fault or a pause of the collector is not a trend.
 //
 // Thread safety: none. No allocation.
 #pragma once
@@ -18,6 +22,7 @@ struct LatencyRefinerOptions {
   double forgetting = 0.998;     // weight of the step before last over the last; 0.998: some 500 steps count
   double prior_deviation = 0.3;  // how far off a calibrated coefficient may be, relative; larger: follows faster
   double max_surprise = 0.5;     // relative
+  double speed_gain = 0.3;       // weight of the last step in the factor; 0: there is none
   int32_t held_out_every = 10;   // steps; >= 2
   double error_memory = 0.99;    // of the running mean error, per held-out step
 };
@@ -37,8 +42,12 @@ class LatencyRefiner {
   int64_t num_observed() const { return num_observed_; }
 
  private:
+  void learn(const BatchFeatures& features, double seconds);
+
   LatencyRefinerOptions options_;
+  LatencyModel steady_;  // without the factor
   LatencyModel model_;
+  double log_factor_ = 0.0;
   RecursiveLeastSquares estimate_;
   int64_t num_observed_ = 0;
   int64_t num_held_out_ = 0;

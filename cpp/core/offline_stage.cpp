@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "class_order.h"
 #include "residents.h"
 
 namespace hocket {
@@ -12,18 +13,21 @@ constexpr int32_t kMaxRunning = 256;  // candidates among those that run; the re
 constexpr double kDecodeValue = 4.0;  // by rate: tokens of prefill that a decode is worth
 constexpr double kDecodeBonus = 1.5;  // a decode brings an end, and the end of a request frees memory
 constexpr double kSharers = 16;       // requests that share what a step costs anyway, typically
+constexpr double kOthersShare = 0.5;  // of the time that a step takes with the favoured ones
 
-size_t num_online(const Snapshot& snapshot) {
-  const auto is_online = [&](Slot slot) { return snapshot.requests.request_class[slot] == kOnlineClass; };
-  return static_cast<size_t>(std::ranges::partition_point(snapshot.waiting, is_online) - snapshot.waiting.begin());
+std::span<const Slot> waiting_of(const Snapshot& snapshot, int32_t rank) {
+  const auto is_before = [&](int32_t other) {
+    return [&, other](Slot slot) { return class_rank(snapshot.requests, slot) < other; };
+  };
+  const auto begin = std::ranges::partition_point(snapshot.waiting, is_before(rank));
+  return {begin, std::ranges::partition_point(begin, snapshot.waiting.end(), is_before(rank + 1))};
 }
 
 }  // namespace
 
-std::span<const Slot> waiting_online(const Snapshot& snapshot) { return snapshot.waiting.first(num_online(snapshot)); }
-std::span<const Slot> waiting_offline(const Snapshot& snapshot) {
-  return snapshot.waiting.subspan(num_online(snapshot));
-}
+std::span<const Slot> waiting_online(const Snapshot& snapshot) { return waiting_of(snapshot, 0); }
+std::span<const Slot> waiting_favoured(const Snapshot& snapshot) { return waiting_of(snapshot, 1); }
+std::span<const Slot> waiting_offline(const Snapshot& snapshot) { return waiting_of(snapshot, 2); }
 
 // A request that was preempted may have waited less than one that came after it and was never served. Behind the first
 // such one nobody has waited longer.
@@ -56,6 +60,37 @@ double OfflineStage::token_value(const LatencyModel& latency, int32_t context, i
   return kDecodeBonus * (shared + k.decode_seq + k.decode_context * context) / k.prefill_token;
 }
 
+void OfflineStage::advance_favoured(const Snapshot& snapshot, std::span<const Slot> running, StepBuilder* builder) {
+  const auto waiting = waiting_favoured(snapshot);
+  if (running.empty() && waiting.empty()) return;
+  const RequestTable& requests = snapshot.requests;
+  leaders_.clear();
+  const auto prefill = [&](Slot slot) {
+    leaders_.push_back(slot);
+    return builder->prefill(slot, {}, !config_.enable_chunked_prefill) > 0;
+  };
+  for (const Slot slot : running) {
+    if (requests.num_uncomputed_tokens(slot) == 1) builder->try_decode(slot);
+  }
+  bool has_room = true;
+  for (const Slot slot : running) {
+    if (has_room && requests.num_uncomputed_tokens(slot) > 1) has_room = prefill(slot);
+  }
+  for (const Slot slot : waiting) {
+    if (!has_room || builder->tokens_left() == 0) break;
+    if (!is_being_computed(snapshot, slot)) has_room = prefill(slot);
+  }
+  builder->limit_seconds(std::min(builder->max_seconds(), (1 + kOthersShare) * builder->seconds()));
+}
+
+// Whether one of the leaders is about to compute what follows the request's cached tokens.
+bool OfflineStage::is_being_computed(const Snapshot& snapshot, Slot slot) const {
+  if (snapshot.offline == nullptr) return false;
+  const int32_t num_cached = snapshot.offline->num_cached_tokens(slot);
+  return std::ranges::any_of(
+      leaders_, [&](Slot leader) { return snapshot.offline->is_being_computed(slot, num_cached, leader); });
+}
+
 void OfflineStage::fill_in_order(const Snapshot& snapshot, std::span<const Slot> running, StepBuilder* builder) const {
   const RequestTable& requests = snapshot.requests;
   for (const Slot slot : running) {
@@ -78,9 +113,8 @@ void OfflineStage::fill_in_order(const Snapshot& snapshot, std::span<const Slot>
 void OfflineStage::prefer_oldest(const Snapshot& snapshot) {
   const OfflineQueue& queue = *snapshot.offline;
   for (const Slot slot : waiting_) {
-    const int32_t num_cached = queue.num_cached_tokens(slot);
-    if (num_cached > 0 || queue.num_related(slot) > 1) return;
-    if (std::ranges::any_of(leaders_, [&](Slot leader) { return queue.is_being_computed(slot, 0, leader); })) return;
+    if (queue.num_cached_tokens(slot) > 0 || queue.num_related(slot) > 1) return;
+    if (is_being_computed(snapshot, slot)) return;
   }
   const auto oldest = waiting_offline(snapshot);
   waiting_.assign(oldest.begin(), oldest.begin() + std::min<std::ptrdiff_t>(std::ssize(oldest), kMaxWaiting));
@@ -109,12 +143,11 @@ void OfflineStage::gather(const Snapshot& snapshot, std::span<const Slot> runnin
   if (objective_ == PlanObjective::kBenefit) prefer_oldest(snapshot);
   const Slot starving = starving_offline(config_, snapshot);
   for (const Slot slot : waiting_) {
-    if (slot == starving) continue;
+    if (slot == starving || is_favoured(requests, slot)) continue;
     // A prompt is seated with all of its memory, not with the first chunk's.
     if (units_needed(config_, snapshot, slot).kv > room) continue;
+    if (objective_ == PlanObjective::kBenefit && is_being_computed(snapshot, slot)) continue;
     const int32_t num_cached = snapshot.offline->num_cached_tokens(slot);
-    const auto is_ahead = [&](Slot leader) { return snapshot.offline->is_being_computed(slot, num_cached, leader); };
-    if (objective_ == PlanObjective::kBenefit && std::ranges::any_of(leaders_, is_ahead)) continue;
     const int32_t context = std::max(num_cached, requests.num_saved_tokens[slot]);
     const int32_t remaining = std::max(1, requests.num_tokens[slot] - context);
     candidates_.push_back({.context = context,

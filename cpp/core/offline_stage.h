@@ -17,7 +17,12 @@ class OfflineStage {
  public:
   OfflineStage(const SchedulerConfig& config, PlanObjective objective);
 
-  // Adds grants to the step that `builder` holds, within its budgets. running: offline requests, in order of admission.
+  // Favoured requests, those that run and then those that wait (class_order.h), as much of them as the step has room
+  // for; the others may then lengthen it by kOthersShare. running: favoured ones, in order of admission.
+  void advance_favoured(const Snapshot& snapshot, std::span<const Slot> running, StepBuilder* builder);
+
+  // The others. Adds grants to the step that `builder` holds, within its budgets. running: offline requests that are
+  // not favoured, in order of admission.
   void fill_in_order(const Snapshot& snapshot, std::span<const Slot> running, StepBuilder* builder) const;
   // reserve: units that waiting requests must not take. What runs may use what it was promised. REQUIRES:
   // snapshot.offline is there.
@@ -26,6 +31,7 @@ class OfflineStage {
 
  private:
   double token_value(const LatencyModel& latency, int32_t context, int32_t remaining) const;
+  bool is_being_computed(const Snapshot& snapshot, Slot slot) const;
   void prefer_oldest(const Snapshot& snapshot);
   void gather(const Snapshot& snapshot, std::span<const Slot> running, int64_t room);
 
@@ -38,12 +44,13 @@ class OfflineStage {
   std::vector<Slot> waiting_;  // scratch
 };
 
-// The waiting offline requests, in order of arrival. REQUIRES: the policy's order puts offline requests last.
-std::span<const Slot> waiting_offline(const Snapshot& snapshot);
+// The waiting requests in three parts, each in order of arrival. REQUIRES: the policy's order is that of class_order.h.
 std::span<const Slot> waiting_online(const Snapshot& snapshot);
+std::span<const Slot> waiting_favoured(const Snapshot& snapshot);
+std::span<const Slot> waiting_offline(const Snapshot& snapshot);
 
-// Of those the first to arrive if it starves, or kNone. It is served before the stage's turn, and the stage leaves it
-// out.
+// Of the last part the first to arrive if it starves, or kNone. It is served before the stage's turn, and the stage
+// leaves it out.
 Slot starving_offline(const SchedulerConfig& config, const Snapshot& snapshot);
 
 }  // namespace hocket

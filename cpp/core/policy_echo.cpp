@@ -52,7 +52,7 @@ class EchoPolicy final : public Policy {
     for (const Slot slot : running_online_) {
       if (snapshot.requests.num_uncomputed_tokens(slot) == 1) builder_.decode(slot);
     }
-    if (has_estimator_) builder_.limit_seconds(kSlackShare * tightest_slack(snapshot, running_online_));
+    if (has_estimator_) builder_.limit_seconds(seconds_before_deadline(snapshot, running_online_));
     prefill_online(snapshot);
     if (builder_.tokens_left() == 0) return;
     if (has_search_) {
@@ -67,7 +67,7 @@ class EchoPolicy final : public Policy {
     running_online_.clear();
     running_offline_.clear();
     for (const Slot slot : snapshot.running) {
-      const bool is_online = rank_of(snapshot.requests, slot) == kOnlineClass;
+      const bool is_online = rank_of(snapshot.requests, slot) == kOnlineRank;
       (is_online ? running_online_ : running_offline_).push_back(slot);
     }
   }

@@ -6,11 +6,13 @@
 //                  One that has missed a target counts past_target_decay as much; who runs counts more by what
 //                  computing it again would cost everybody, spread over the steps that it has left; who waits counts
 //                  less as long as it can wait on.
-//   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met.
+//   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met,
+//                  less the margin that steps have needed (step_margin.h).
 //   3  chunks      Decodes first, then prompts by deadline, those that are late last. While memory is contended the
 //                  densest come first instead: by deadline, everybody's would be missed by a little.
 //   4  offline     Plan search over the offline queue in what is left of time and memory, less the reserve. It makes no
-//                  step longer than max_offline_step_ms, since whoever arrives waits for the step's end.
+//                  step longer than max_offline_step_ms, since whoever arrives waits for the step's end. Favoured
+//                  requests (class_order.h) go first, and the others then lengthen the step by half at most.
 //
 // Starvation: a request that has waited max_wait_ms goes first, oldest first, and keeps its place until it ends. Such
 // requests get at most a share of the memory together, but always at least one of them is served. So a request waits
@@ -70,7 +72,7 @@ class HocketPolicy final : public Policy {
     builder_.begin(snapshot, composition);
     for (const Slot slot : decoding_) builder_.decode(slot);
     pick_residents(snapshot, composition);
-    if (config_.enable_deadlines) builder_.limit_seconds(kSlackShare * tightest_slack(snapshot, decoding_));
+    if (config_.enable_deadlines) builder_.limit_seconds(seconds_before_deadline(snapshot, decoding_));
     prefill_online();
     fill_offline(snapshot, composition);
   }
@@ -90,12 +92,13 @@ class HocketPolicy final : public Policy {
     decoding_.clear();
     prompts_.clear();
     running_offline_.clear();
+    running_favoured_.clear();
     offline_units_ = 0;
     online_units_ = 0;
     for (const Slot slot : snapshot.running) {
       const int32_t num_held = snapshot.memory.num_held_units(requests.row[slot]);
-      if (rank_of(requests, slot) != kOnlineClass) {
-        running_offline_.push_back(slot);
+      if (rank_of(requests, slot) != kOnlineRank) {
+        (is_favoured(requests, slot) ? running_favoured_ : running_offline_).push_back(slot);
         offline_units_ += num_held;
         continue;
       }
@@ -254,6 +257,7 @@ class HocketPolicy final : public Policy {
   void fill_offline(const Snapshot& snapshot, Composition* composition) {
     if (builder_.tokens_left() == 0) return;
     builder_.limit_seconds(std::min(builder_.max_seconds(), config_.max_offline_step_ms / 1000));
+    offline_.advance_favoured(snapshot, running_favoured_, &builder_);
     if (!config_.enable_plan_search) {
       offline_.fill_in_order(snapshot, running_offline_, &builder_);
       return;
@@ -271,6 +275,7 @@ class HocketPolicy final : public Policy {
   std::vector<Prompt> prompts_;  // online, under way or to be admitted
   std::vector<Slot> waiting_;    // online, and who starves of the offline ones
   std::vector<Slot> running_offline_;
+  std::vector<Slot> running_favoured_;
   std::vector<size_t> starving_;  // candidates
   int64_t online_units_ = 0;      // held by running requests
   int64_t offline_units_ = 0;

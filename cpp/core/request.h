@@ -52,7 +52,7 @@ struct RequestSpec {
   int64_t min_tokens = 0;                                        // output tokens before a stop token may end it
   std::span<const int32_t> stop_token_ids;                       // end of sequence included
   int32_t request_class = 0;                                     // < kNumRequestClasses
-  int64_t priority = 0;                                          // smaller is more important
+  int64_t priority = 0;                                          // smaller is more important; see class_order.h
   double arrival_time = 0.0;                                     // seconds
   double ttft_target = std::numeric_limits<double>::infinity();  // seconds
   double itl_target = std::numeric_limits<double>::infinity();   // seconds

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "check.h"
+#include "class_order.h"
 #include "plan_features.h"
 
 namespace hocket {
@@ -130,6 +131,9 @@ const BatchPlan& Scheduler::schedule(double now) {
   if (offline_) observe_online_use();
   if (tiers_.is_enabled()) restore_waiting();
 
+  if (config_.refine_latency) {
+    limit_seconds_ = std::min(config_.max_offline_step_ms / 1000, tightest_slack(snapshot(), running_));
+  }
   composition_.clear();
   policy_->compose(snapshot(), &composition_);
   for (const Slot slot : composition_.preemptions) preempt(slot);
@@ -389,10 +393,7 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
   HOCKET_CHECK(sampled.size() == plan_.sample_seqs.size(), "commit() needs one token per entry of sample_seqs");
   HOCKET_CHECK(std::ranges::all_of(sampled, [](int32_t token) { return token >= 0; }), "a sampled token is negative");
   is_open_ = false;
-  if (config_.refine_latency && plan_.transfers.empty()) {
-    refiner_.observe(plan_features(plan_), now - now_);
-    estimates_.latency = refiner_.model();
-  }
+  if (config_.refine_latency && plan_.transfers.empty()) learn_from_step(now - now_);
   count_seconds(now - now_);
   now_ = now;
   output_.clear();
@@ -425,6 +426,13 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
     std::erase_if(running_, [&](Slot slot) { return requests_.state[slot] != RequestState::kRunning; });
   }
   return output_;
+}
+
+void Scheduler::learn_from_step(double seconds) {
+  const BatchFeatures features = plan_features(plan_);
+  estimates_.margin.observe(estimates_.latency.predict(features), seconds, limit_seconds_);
+  refiner_.observe(features, seconds);
+  estimates_.latency = refiner_.model();
 }
 
 // Whose tokens the step computed. REQUIRES: they are still counted as scheduled.

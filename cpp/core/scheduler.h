@@ -191,6 +191,7 @@ class Scheduler {
   void reshape(const Reshape& reshape);
   void write_forms();
 
+  void learn_from_step(double seconds);
   void count_seconds(double seconds);
   void commit_tokens(Slot slot);
   FinishReason commit_sample(Slot slot, int32_t token);
@@ -276,6 +277,7 @@ class Scheduler {
   enum class StepKind : uint8_t { kAny, kPrefill, kDecode } step_kind_ = StepKind::kAny;
   std::vector<Slot> preempted_;  // by this schedule()
   bool is_open_ = false;
+  double limit_seconds_ = 0.0;  // that a deadline, or the bound of offline steps, leaves the step
   BatchPlan plan_;
   StepOutput output_;
   PlanWriter writer_;

@@ -336,7 +336,7 @@ int32_t Scheduler::draft_chunk(Slot slot, int32_t num_cached) const {
   int32_t num_blocks = std::min(num_left, budget_) / config_.block_size;
   if (plan_.empty()) return num_blocks * config_.block_size;
   if (!estimates_.knows_latency()) num_blocks = std::min(num_blocks, std::max(1, kBlindChunk / config_.block_size));
-  const double limit = std::min(config_.max_offline_step_ms / 1000, kSlackShare * tightest_slack(snapshot(), running_));
+  const double limit = std::min(config_.max_offline_step_ms / 1000, seconds_before_deadline(snapshot(), running_));
   BatchFeatures features = plan_features(plan_);
   features.num_chunks += 1;
   const auto seconds_with = [&](double n) {

@@ -4,14 +4,15 @@ The engine's core queues too, and picks from its pool what reuses most of the ca
 is decided by what the core is given:
 
 * The look-ahead is bounded in rows and tokens. A tenant who is alone has all of it.
-* While several have work, each has an equal part of it, and nobody more rows in the engine than a quarter of what
-  another has left to do, though always `fair_rows`: where a step's time grows with its rows, many rows of one tenant
-  slow down the few of another. So little work ends soon, in at most twice the time that it would take alone, and much
-  work loses what little work takes.
-* Whoever has been served `max_lag_tokens` more than the one furthest behind waits, so that rows which the core passes
-  over get their turn.
-* Somebody new need not wait until what is in the engine has drained: `num_excess` says how many rows the others should
-  take back. They are the runner's to choose: those that have not begun, then those that have done least.
+* While several have work, each has an equal part of it.
+* Equal parts of a step would make little work wait for much: a step takes longer the more rows it has. So the rows of a
+  tenant who has at most half of what any other has left are favoured: the core pauses the others' for them, but for
+  what lengthens a step by half (cpp/core/class_order.h). Little work ends in at most twice the time that it would take
+  alone, and whoever has more loses less than he has himself.
+* Whoever has been served `max_lag_tokens` more than the one furthest behind waits. So rows which the core passes over
+  get their turn, and whoever comes back again and again with little has no more of the engine than the others.
+* Somebody new need not wait until what is in the engine has drained: `num_excess` says how many rows that have not
+  begun the others should take back.
 
 Tokens are charged when a row starts, by estimate, and corrected when it ends. Pure.
 """
@@ -22,6 +23,8 @@ from dataclasses import dataclass, field
 
 from gateway.offline.virtual_time import VirtualTime
 
+_SMALL = 2  # times what a tenant has left, that all others have: then it goes first
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookAhead:
@@ -29,7 +32,6 @@ class LookAhead:
 
     max_rows: int
     max_tokens: int  # of prompts, estimated; one row may always start
-    fair_rows: int  # rows per tenant that are no matter of fairness
     max_lag_tokens: int
 
 
@@ -124,6 +126,12 @@ class FairShare:
         batch.num_pending += 1
         self._charge(batch_id, batch, -cost)
 
+    def is_favoured(self, tenant: str) -> bool:
+        """Whether rows of the tenant that start now go before the others'."""
+        num_left = self._tenants[tenant].num_left
+        others = [other.num_left for name, other in self._tenants.items() if other.num_left and name != tenant]
+        return bool(others) and _SMALL * num_left <= min(others)
+
     def num_excess(self, tenant: str) -> int:
         """Rows in the engine beyond the tenant's share, while somebody else's have to wait."""
         num_rows = self._tenants[tenant].num_rows
@@ -169,11 +177,8 @@ class FairShare:
 
     def _limit(self, name: str) -> int:
         """Rows in the engine that the tenant may have."""
-        left = [tenant.num_left for other, tenant in self._tenants.items() if tenant.num_left and other != name]
-        if not left:
-            return self._look_ahead.max_rows
-        share = self._look_ahead.max_rows // (len(left) + 1)
-        return max(1, min(share, max(self._look_ahead.fair_rows, min(left) // 4)))
+        num_others = sum(1 for other, tenant in self._tenants.items() if tenant.num_left and other != name)
+        return max(1, self._look_ahead.max_rows // (num_others + 1))
 
     def _is_ahead(self, name: str) -> bool:
         return self._served.time(name) - self._served.least > self._look_ahead.max_lag_tokens

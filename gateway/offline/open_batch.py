@@ -31,7 +31,6 @@ class OpenBatch:
     forecast: Forecast = field(default_factory=lambda: Forecast(float("inf"), 0.0))
     outcome: BatchStatus | None = None  # set when no more rows may start
     runs: dict[int, tuple[RowRun, asyncio.Task[RowResult]]] = field(default_factory=dict)  # by index
-    taken_back: set[int] = field(default_factory=set)  # rows that lost work that way, and need not again
     num_uncommitted: int = 0  # rows that ended, and whose results are not yet in the store
     dither: Dither = field(default_factory=Dither)
     is_ending: bool = False  # being finalised

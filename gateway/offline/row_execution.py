@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.chat_answer import ChatAnswer
-from gateway.classify import Profile, classify
+from gateway.classify import FAVOURED, Profile, classify
 from gateway.completion_answer import CompletionAnswer
 from gateway.delta_stream import DeltaStream
 from gateway.engine_client import EngineDeadError
@@ -50,21 +50,23 @@ class Answer(Protocol):
 
 @dataclass(slots=True)
 class RowRun:
-    """A row on its way. `num_tokens`: how much of it would be lost if it were taken back now."""
+    """A row on its way."""
 
     services: Services
     batch: BatchRecord
     row: RowRecord
     budget: RequestBudget
     is_promoted: bool = False
+    is_favoured: bool = False  # among offline requests
     prepared: Prepared | None = None
     _stream: DeltaStream | None = None
 
     @property
-    def num_tokens(self) -> int:
+    def has_begun(self) -> bool:
+        """Whether it has tokens, which would be lost if it were taken back."""
         if self._stream is None or self.prepared is None:
-            return 0
-        return self._stream.num_arrived + self.prepared.num_output_tokens
+            return False
+        return self._stream.num_arrived + self.prepared.num_output_tokens > 0
 
     async def result(self) -> RowResult:
         """Raises NotNowError."""
@@ -98,6 +100,7 @@ class RowRun:
         return dataclasses.replace(
             profile,
             request_class=RequestClass.ONLINE if self.is_promoted else RequestClass.OFFLINE,
+            priority=FAVOURED if self.is_favoured and not self.is_promoted else 0,
             ttft_target_ms=PROMOTED_TTFT_MS if self.is_promoted else None,
             itl_target_ms=PROMOTED_ITL_MS if self.is_promoted else None,
         )

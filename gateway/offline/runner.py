@@ -33,7 +33,6 @@ from schedcore.types import RequestClass
 TURN_SECONDS = 1.0
 LEARN_SECONDS = 5.0  # between two looks at the store if it says nothing
 PAUSE_SECONDS = 0.25  # after the engine refused a row or was away
-WASTE_SHARE = 0.25  # of output tokens, that may be generated in vain for the sake of fairness
 REQUESTS_PER_ROW = 2  # in the engine, on average; with more, rows wait for each other
 RETRY_SECONDS = (0.25, 30.0)  # first and longest wait for a store that is blocked
 
@@ -56,7 +55,6 @@ class OfflineRunner:
         self._results: list[RowResult] = []
         self._has_results = asyncio.Event()
         self._wake = asyncio.Event()
-        self._waste_allowance = 0.0  # tokens that rows taken back may lose
         self._paused_until = 0.0  # on the services' clock
         self._learned_at: float | None = None  # of batches; None: there is something to learn
         self._tasks: dict[str, asyncio.Task[None]] = {}  # that open or end a batch
@@ -203,7 +201,9 @@ class OfflineRunner:
 
     def _start(self, batch: OpenBatch, row: RowRecord) -> None:
         is_promoted = batch.dither.next(batch.forecast.promoted_share) and self._num_promoted < self._max_promoted
-        run = RowRun(self._services, batch.record, row, self._budget, is_promoted)
+        # Policy `priority` would put favoured rows before people's requests.
+        is_favoured = self._share.is_favoured(batch.record.tenant) and self._services.engine.info.policy != "priority"
+        run = RowRun(self._services, batch.record, row, self._budget, is_promoted, is_favoured)
         estimate = batch.estimate(row.body)
         self._share.start(batch.record.id, estimate.num_prompt_tokens, estimate.cost)
         self._num_promoted += is_promoted
@@ -238,7 +238,6 @@ class OfflineRunner:
         else:
             cost = result.usage.input_tokens + result.usage.output_tokens
             self._share.end(batch_id, estimate.num_prompt_tokens, estimate.cost, cost)
-            self._waste_allowance += WASTE_SHARE * result.usage.output_tokens
             batch.num_uncommitted += 1
             batch.note_end(result.usage.output_tokens)
             self._results.append(result)
@@ -246,33 +245,21 @@ class OfflineRunner:
         self._wake.set()
 
     def _take_back_excess(self) -> None:
-        """For tenants who just came. Rows that have not begun first, then those that lose least.
-
-        A row loses work once at most, and all of them together at most WASTE_SHARE of what was done.
-        """
+        """For tenants who just came: rows that have not begun, the last to be fed first."""
         for tenant in self._share.tenants():
             num_excess = self._share.num_excess(tenant)
-            if not num_excess:
-                continue
-            runs = [(run.num_tokens, batch, index) for batch, index, run in self._runs_of(tenant)]
-            for num_tokens, batch, index in heapq.nsmallest(num_excess, runs, key=lambda candidate: candidate[0]):
-                if num_tokens > self._waste_allowance:
-                    break
-                self._waste_allowance -= num_tokens
-                self._take_back(batch, [index], "fairness")
+            if num_excess:
+                for batch, index in list(self._rows_not_begun(tenant))[-num_excess:]:
+                    self._take_back(batch, [index], "fairness")
 
-    def _runs_of(self, tenant: str) -> Iterator[tuple[OpenBatch, int, RowRun]]:
+    def _rows_not_begun(self, tenant: str) -> Iterator[tuple[OpenBatch, int]]:
         for batch in self._batches.values():
             if batch.record.tenant == tenant:
-                for index, (run, _) in batch.runs.items():
-                    if index not in batch.taken_back:
-                        yield batch, index, run
+                yield from ((batch, index) for index, (run, _) in batch.runs.items() if not run.has_begun)
 
     def _take_back(self, batch: OpenBatch, indices: list[int], cause: str) -> None:
         for index in indices:
-            run, task = batch.runs[index]
-            if run.num_tokens:
-                batch.taken_back.add(index)
+            _, task = batch.runs[index]
             if task.cancel():
                 self.metrics.num_rows_returned[cause] += 1
 

@@ -12,7 +12,6 @@ from gateway.offline.fair_share import LookAhead
 from gateway.offline.runner import OfflineRunner
 from gateway.services import SERVICES
 
-_FAIR_ROWS = 16  # rows of a tenant that slow down nobody much
 _LAG_SHARE = 4  # of the look-ahead's tokens by which a tenant may be ahead: one part in so many
 
 
@@ -35,6 +34,5 @@ def look_ahead(config: GatewayConfig) -> LookAhead:
     return LookAhead(
         max_rows=config.look_ahead_rows,
         max_tokens=config.look_ahead_tokens,
-        fair_rows=_FAIR_ROWS,
         max_lag_tokens=config.look_ahead_tokens // _LAG_SHARE,
     )

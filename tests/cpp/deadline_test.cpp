@@ -1,4 +1,4 @@
-// No step takes longer than kSlackShare of the tightest online deadline, but for what must go on: the online decodes,
+// No step takes longer than the tightest online deadline allows, but for what must go on: the online decodes,
 // and the least chunk of one online prompt.
 
 #include <random>
@@ -101,7 +101,7 @@ Tally run_random_world(const char* policy, unsigned seed) {
       ++num_chunks;
       longest_chunk = std::max(longest_chunk, n);
     }
-    const double limit = kSlackShare * slack;
+    const double limit = slack / StepMargin::kLeast;
     const double seconds = event.end - event.begin;
     tally.num_offline += num_offline > 0 && slack < testing::kNoTarget;
     tally.num_limited += seconds > limit - 0.001 && seconds <= limit + kRounding && num_tokens < 256;

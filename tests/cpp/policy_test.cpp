@@ -8,6 +8,7 @@
 namespace hocket {
 namespace {
 
+using testing::linear_seconds;
 using testing::Names;
 using testing::PolicyWorld;
 using testing::RequestOf;
@@ -169,6 +170,52 @@ TEST(policy, hocket_lets_in_who_can_wait_least_among_equals) {
   w.waits("patient", {.arrival = 40.0, .num_prompt = 60, .ttft_target = 1000.0});
   w.waits("pressed", {.arrival = 80.0, .num_prompt = 60, .ttft_target = 20.0, .first_token = 1000});
   CHECK_EQ(w.grants(), (Names{"pressed+60"}));
+}
+
+TEST(policy, hocket_plans_for_the_margin_that_steps_have_needed) {
+  const auto granted_with = [](double margin) {
+    SchedulerConfig config = world_config("hocket");
+    PolicyWorld w(config);
+    w.estimates = linear_seconds(0.0, 0.001);
+    w.estimates.margin = StepMargin(margin);
+    w.now = 1.0;
+    w.runs("decoding", 1, {.arrival = 1.0, .ttft_target = 0.050});
+    w.max_num_tokens = 500;
+    w.waits("prompt", {.num_prompt = 400, .ttft_target = 5.0, .first_token = 1000});
+    return w.grants();
+  };
+  CHECK_EQ(granted_with(1 / 0.95), (Names{"decoding:1", "prompt+46"}));
+  CHECK_EQ(granted_with(2.0), (Names{"decoding:1", "prompt+24"}));
+}
+
+TEST(policy, hocket_serves_favoured_offline_requests_before_the_others) {
+  const RequestOf offline{.num_prompt = 40, .request_class = kOfflineClass};
+  RequestOf favoured = offline;
+  favoured.priority = -1;
+  SchedulerConfig config = world_config("hocket");
+  PolicyWorld w(config);
+  w.estimates = linear_seconds(0.010, 0.001);
+  for (int32_t i = 0; i < 3; ++i) w.runs("other" + std::to_string(i), 1, offline);
+  for (int32_t i = 0; i < 2; ++i) w.runs("favoured" + std::to_string(i), 1, favoured);
+  favoured.first_token = 1000;
+  w.waits("newcomer", favoured);
+  w.max_num_tokens = 500;
+  const Names grants = w.grants();
+  CHECK_EQ(Names(grants.begin(), grants.begin() + 3), (Names{"favoured0:1", "favoured1:1", "newcomer+40"}));
+  CHECK_EQ(grants.size(), size_t{6});  // the three others lengthen a step of 52 ms by 3
+}
+
+TEST(policy, others_lengthen_a_step_of_favoured_requests_by_half) {
+  RequestOf favoured{.num_prompt = 40, .request_class = kOfflineClass};
+  favoured.priority = -1;
+  PolicyWorld w(world_config("hocket"));
+  w.estimates = linear_seconds(0.010, 0.001);
+  w.runs("favoured", 1, favoured);
+  w.runs("other", 300, {.num_prompt = 301, .request_class = kOfflineClass, .first_token = 1000});
+  w.max_num_tokens = 500;
+  const Names grants = w.grants();
+  CHECK_EQ(grants.front(), std::string("favoured:1"));
+  CHECK(grants.size() < 2 || grants.back() <= std::string("other:5"));
 }
 
 // ---- apt ----

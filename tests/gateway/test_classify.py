@@ -41,6 +41,11 @@ def test_explicit_priority_wins() -> None:
     assert profile(service_tier="priority", priority=7).priority == 7
 
 
+def test_nobody_is_favoured_by_asking() -> None:
+    assert profile(service_tier="flex", priority=-5).priority == 0
+    assert profile(service_tier="flex", priority=5).priority == 5
+
+
 def test_only_online_requests_have_targets() -> None:
     assert (profile().ttft_target_ms, profile().itl_target_ms) == (200.0, 30.0)
     offline = profile(service_tier="flex")

@@ -1,4 +1,4 @@
-"""Fair sharing over an engine in virtual time: steps cost what they cost, rows are picked unkindly."""
+"""Fair sharing over an engine in virtual time: steps cost what they cost, rows are picked unkindly but for favour."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.offline.fair_share import FairShare, LookAhead
 
-LOOK_AHEAD = LookAhead(max_rows=512, max_tokens=10**9, fair_rows=16, max_lag_tokens=20_000)
+LOOK_AHEAD = LookAhead(max_rows=512, max_tokens=10**9, max_lag_tokens=20_000)
 PROMPT = 100
 
 
@@ -20,7 +20,7 @@ class Row:
     tenant: str
     num_output: int
     num_done: int = 0
-    was_taken_back: bool = False
+    is_favoured: bool = False
 
     @property
     def cost(self) -> int:
@@ -28,7 +28,10 @@ class Row:
 
 
 class VirtualEngine:
-    """A step gives every running row a token and takes base + per_row * rows; `favourite` is picked first."""
+    """A step gives rows a token each and takes base + per_row * rows.
+
+    Favoured rows go first, the others then lengthen a step by half; `favourite` is picked first among equals.
+    """
 
     def __init__(self, base: float, per_row: float, favourite: str, max_running: int = 256) -> None:
         self.running: list[Row] = []
@@ -38,15 +41,31 @@ class VirtualEngine:
         self._favourite, self._max_running = favourite, max_running
 
     def step(self) -> list[Row]:
-        self.waiting.sort(key=lambda row: row.tenant != self._favourite)
-        free = self._max_running - len(self.running)
-        self.running, self.waiting = self.running + self.waiting[:free], self.waiting[free:]
-        self.now += self._base + self._per_row * len(self.running)
-        for row in self.running:
+        self._admit()
+        favoured = [row for row in self.running if row.is_favoured]
+        others = [row for row in self.running if not row.is_favoured]
+        seconds = self._seconds(len(favoured))
+        while favoured and others and self._seconds(len(favoured) + len(others)) > 1.5 * seconds:
+            others.pop()
+        self.now += self._seconds(len(favoured) + len(others))
+        for row in favoured + others:
             row.num_done += 1
         ended = [row for row in self.running if row.num_done == row.num_output]
         self.running = [row for row in self.running if row.num_done < row.num_output]
         return ended
+
+    def _admit(self) -> None:
+        self.waiting.sort(key=lambda row: (not row.is_favoured, row.tenant != self._favourite))
+        num_favoured = sum(row.is_favoured for row in self.waiting)
+        paused = [row for row in self.running if not row.is_favoured]
+        while paused and num_favoured > self._max_running - len(self.running):
+            self.running.remove(paused[-1])
+            self.waiting.append(paused.pop())
+        free = self._max_running - len(self.running)
+        self.running, self.waiting = self.running + self.waiting[:free], self.waiting[free:]
+
+    def _seconds(self, num_rows: int) -> float:
+        return self._base + self._per_row * num_rows
 
 
 class World:
@@ -67,6 +86,7 @@ class World:
             self._take_back(tenant, self.share.num_excess(tenant))
         while (name := self.share.next_batch()) is not None:
             row = self.pending[name].pop(0)
+            row.is_favoured = self.share.is_favoured(name)
             self.share.start(name, PROMPT, row.cost)
             self.engine.waiting.append(row)
         for row in self.engine.step():
@@ -75,11 +95,9 @@ class World:
             self.share.end(row.tenant, PROMPT, row.cost, row.cost)
 
     def _take_back(self, tenant: str, num_excess: int) -> None:
-        rows = [row for row in self.engine.waiting + self.engine.running if row.tenant == tenant]
-        for row in sorted((row for row in rows if not row.was_taken_back), key=lambda row: row.num_done)[:num_excess]:
-            (self.engine.waiting if row in self.engine.waiting else self.engine.running).remove(row)
-            row.was_taken_back = row.num_done > 0
-            row.num_done = 0
+        rows = [row for row in self.engine.waiting if row.tenant == tenant and not row.num_done]
+        for row in rows[:num_excess]:
+            self.engine.waiting.remove(row)
             self.share.take_back(tenant, PROMPT, row.cost)
             self.pending[tenant].insert(0, row)
 
@@ -149,7 +167,7 @@ def test_batches_of_a_tenant_share_by_weight() -> None:
 
 
 def test_row_larger_than_the_look_ahead_may_start_alone() -> None:
-    share = FairShare(LookAhead(max_rows=8, max_tokens=100, fair_rows=1, max_lag_tokens=100))
+    share = FairShare(LookAhead(max_rows=8, max_tokens=100, max_lag_tokens=100))
     share.open("b", "t", 2)
     assert share.next_batch() == "b"
     share.start("b", 5000, 6000)
@@ -181,7 +199,6 @@ def test_every_row_ends_and_nobody_exceeds_the_look_ahead(data: st.DataObject) -
     look_ahead = LookAhead(
         max_rows=data.draw(st.integers(1, 40)),
         max_tokens=data.draw(st.integers(1, 3000)),
-        fair_rows=data.draw(st.integers(1, 16)),
         max_lag_tokens=data.draw(st.integers(0, 3000)),
     )
     tenants = data.draw(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=40), min_size=1, max_size=4))

@@ -13,6 +13,7 @@ from fakes.byte_tokenizer import END
 from fakes.eventually import eventually
 from fakes.fake_engine import FakeEngine, saying
 from fakes.offline_rows import begun_batch
+from gateway.classify import FAVOURED
 from gateway.offline.fair_share import LookAhead
 from gateway.offline.records import BatchRecord, BatchStatus
 from gateway.offline.runner import OfflineRunner
@@ -20,7 +21,7 @@ from gateway.offline.store import OfflineStore
 from gateway.protocol.errors import StorageFullError
 from schedcore.types import EngineError, ErrorCode, RequestClass
 
-LOOK_AHEAD = LookAhead(max_rows=8, max_tokens=10_000, fair_rows=2, max_lag_tokens=10_000)
+LOOK_AHEAD = LookAhead(max_rows=8, max_tokens=10_000, max_lag_tokens=10_000)
 type_of_run = Callable[..., Awaitable[OfflineRunner]]
 
 
@@ -215,6 +216,7 @@ async def test_tenant_who_comes_later_does_not_wait(store: OfflineStore, run: ty
     await begun_batch(store, 4, tenant="small")
     await eventually(lambda: sum(request.tenant == "small" for request in engine.requests) == 4)
     assert runner.metrics.num_rows_returned["fairness"] > 0
+    assert all((request.priority == FAVOURED) == (request.tenant == "small") for request in engine.requests)
     assert engine.num_open <= LOOK_AHEAD.max_rows
 
 
