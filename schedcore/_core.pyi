@@ -109,9 +109,13 @@ class BatchPlan:
     block_table_index: Int64
     block_table_unit: Int32
     preempted_ids: UInt64
-    cache_kinds: Int32  # per sequence, or empty where no form other than KV is possible; so are the next two
+    cache_kinds: Int32  # per sequence, or empty where no form other than KV is possible; so are the next three
     uncached_tokens: Int32
     hidden_tokens: Int32
+    missing_tokens: Int32
+    uncached_token_ids: Int32  # of all sequences, one after the other
+    projections: Int32  # [num_projections, 2], a copy: row and block index
+    projected_units: Int32  # [num_projections * num_groups]
     transfers: list[tuple[int, int, int, int, int, bool, int]]  # HostTransfer's fields
     move_ids: Int32  # moves between tiers, also in a plan without anything to run; so are the next four
     move_kinds: Int32  # MoveKind: 0 save, 1 load, 2 store, 3 fetch

@@ -20,13 +20,18 @@ py::list transfers(const PlanObject& object) {
   return list;
 }
 
-py::array_t<uint64_t> move_keys(const PlanObject& object) {
-  const auto& keys = object.plan->move_keys;
-  py::array_t<uint64_t> array({static_cast<py::ssize_t>(keys.size()), py::ssize_t{2}});
-  if (!keys.empty()) std::memcpy(array.mutable_data(), keys.data(), keys.size() * sizeof(BlockKey));
+// A copy of pairs, as an array of two columns.
+template <typename To, typename Pair>
+py::array_t<To> two_columns(const std::vector<Pair>& pairs) {
+  static_assert(sizeof(Pair) == 2 * sizeof(To));
+  py::array_t<To> array({static_cast<py::ssize_t>(pairs.size()), py::ssize_t{2}});
+  if (!pairs.empty()) std::memcpy(array.mutable_data(), pairs.data(), pairs.size() * sizeof(Pair));
   py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
   return array;
 }
+
+py::array_t<uint64_t> move_keys(const PlanObject& object) { return two_columns<uint64_t>(object.plan->move_keys); }
+py::array_t<int32_t> projections(const PlanObject& object) { return two_columns<int32_t>(object.plan->projections); }
 
 void bind_batch_plan(py::module_& module) {
   using Object = PlanObject;
@@ -48,6 +53,10 @@ void bind_batch_plan(py::module_& module) {
       .HOCKET_VIEW(plan, cache_kinds)
       .HOCKET_VIEW(plan, uncached_tokens)
       .HOCKET_VIEW(plan, hidden_tokens)
+      .HOCKET_VIEW(plan, missing_tokens)
+      .HOCKET_VIEW(plan, uncached_token_ids)
+      .HOCKET_VIEW(plan, projected_units)
+      .def_property_readonly("projections", &projections)
       .HOCKET_VIEW(plan, move_ids)
       .HOCKET_VIEW(plan, move_kinds)
       .HOCKET_VIEW(plan, move_slots)

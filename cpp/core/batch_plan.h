@@ -11,7 +11,9 @@
 // while it is running; after preemption it may get another.
 //
 // The worker's block table is one int32 array [max_num_seqs][num_groups][num_vector_kinds][max_blocks_per_seq] of unit
-// ids; vector kinds are K = 0, V = 1. The plan carries its changes, to be applied before the step runs.
+// ids; vector kinds are K = 0, V = 1. A block of hidden states has its unit of layer group g where the kinds of all
+// groups, taken as one dimension, have their g-th entry. The plan carries the table's changes, to be applied before the
+// step runs.
 // Where a token's vectors go follows from its row, its position and the table, so the plan carries no slot mapping.
 #pragma once
 
@@ -37,7 +39,8 @@ struct HostTransfer {
 };
 
 // The hidden states of one block become K and V. Its old units, in the plan's projected_units, are read before this
-// step writes anything: they may already be another block's.
+// step writes anything: they may already be another block's. The row is in use, and the tables, once changed, have its
+// new units; it may have no sequence in this step.
 struct Projection {
   Row row;
   int32_t block_index;
@@ -77,10 +80,15 @@ struct BatchPlan {
 
   // Per sequence, size num_seqs(), or empty if no running request has a form other than KV. Read by: model runner.
   // A sequence's tokens are [0, uncached) recomputed beside the query tokens, and stored where the table has a block;
-  // the last hidden ones of the context from the hidden cache; the others K and V.
+  // the last hidden ones of the context from the hidden cache; the others K and V. The first missing ones, query tokens
+  // among them, have no block: what the table says of these is stale.
   std::vector<int32_t> cache_kinds;      // CacheKind of what this step stores
   std::vector<int32_t> uncached_tokens;  // recomputed from the start, beside the query tokens
   std::vector<int32_t> hidden_tokens;    // whose K and V are projected from the hidden cache
+  std::vector<int32_t> missing_tokens;   // whole blocks; may reach beyond the sequence
+
+  // The tokens to be recomputed, sequence after sequence: as many as uncached_tokens sums up to. Read by: model runner.
+  std::vector<int32_t> uncached_token_ids;
 
   // Before the step runs, in this order: transfers to the host and projections read the tables as they were, then the
   // tables change, then projections and transfers to the device write. Read by: model runner, simulator.

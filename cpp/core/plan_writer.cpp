@@ -7,13 +7,13 @@ namespace hocket {
 
 void PlanWriter::reserve(int32_t max_num_seqs, int32_t max_num_batched_tokens, BatchPlan* plan) {
   const auto max_seqs = std::min(max_num_seqs, max_num_batched_tokens);
-  for (auto* per_token : {&plan->token_ids, &plan->positions, &plan->token_row}) {
+  for (auto* per_token : {&plan->token_ids, &plan->positions, &plan->token_row, &plan->uncached_token_ids}) {
     per_token->reserve(max_num_batched_tokens);
   }
   plan->request_ids.reserve(max_seqs);
   plan->query_start.reserve(max_seqs + 1);
   for (auto* per_seq : {&plan->rows, &plan->seq_lens, &plan->sample_seqs, &plan->cache_kinds, &plan->uncached_tokens,
-                        &plan->hidden_tokens}) {
+                        &plan->hidden_tokens, &plan->missing_tokens}) {
     per_seq->reserve(max_seqs);
   }
   plan->preempted_ids.reserve(max_num_seqs);
@@ -45,6 +45,21 @@ void PlanWriter::write(const RequestTable& requests, std::span<const Slot> runni
   plan->query_start[0] = 0;
   for (size_t s = 0; s < num_decodes; ++s) write_decode(requests, s, plan);
   for (size_t s = num_decodes; s < num_seqs; ++s) write_chunk(requests, s, plan);
+}
+
+void PlanWriter::drop_projections(Row row, int32_t hidden_units_per_block, BatchPlan* plan) {
+  auto& projections = plan->projections;
+  auto& units = plan->projected_units;
+  size_t num_kept = 0;
+  for (size_t i = 0; i < projections.size(); ++i) {
+    if (projections[i].row == row) continue;
+    projections[num_kept] = projections[i];
+    std::copy_n(units.begin() + static_cast<std::ptrdiff_t>(i) * hidden_units_per_block, hidden_units_per_block,
+                units.begin() + static_cast<std::ptrdiff_t>(num_kept) * hidden_units_per_block);
+    ++num_kept;
+  }
+  projections.resize(num_kept);
+  units.resize(num_kept * hidden_units_per_block);
 }
 
 void PlanWriter::write_decode(const RequestTable& requests, size_t s, BatchPlan* plan) const {

@@ -23,6 +23,10 @@ class PlanWriter {
   // out. seq_slots()[s] is then the slot of sequence s.
   void write(const RequestTable& requests, std::span<const Slot> running, BatchPlan* plan);
 
+  // The row has been given up: what was to be projected for it in this step no longer is.
+  // hidden_units_per_block: of a projection's entries in projected_units.
+  static void drop_projections(Row row, int32_t hidden_units_per_block, BatchPlan* plan);
+
   std::span<const Slot> seq_slots() const { return seq_slots_; }
 
  private:

@@ -343,6 +343,7 @@ void Scheduler::preempt(Slot slot) {
   }
   num_private_rows_ -= is_private;
   if (config_.num_host_units > 0) save(slot);
+  PlanWriter::drop_projections(requests_.row[slot], config_.hidden_units_per_block(), &plan_);
   memory_.release(requests_.row[slot]);
   std::erase(running_, slot);
   requests_.num_scheduled_tokens[slot] = 0;
@@ -374,6 +375,8 @@ void Scheduler::write_forms() {
   plan_.cache_kinds.clear();
   plan_.uncached_tokens.clear();
   plan_.hidden_tokens.clear();
+  plan_.missing_tokens.clear();
+  plan_.uncached_token_ids.clear();
   if (!config_.has_forms()) return;
   for (const Slot slot : writer_.seq_slots()) {
     const Row row = requests_.row[slot];
@@ -383,6 +386,9 @@ void Scheduler::write_forms() {
     plan_.cache_kinds.push_back(static_cast<int32_t>(form.kind));
     plan_.uncached_tokens.push_back(requests_.num_unstored_tokens[slot]);
     plan_.hidden_tokens.push_back(form.kind == CacheKind::kHidden ? std::max(0, begin - num_shared) : 0);
+    plan_.missing_tokens.push_back(form.num_uncached_blocks * config_.block_size);
+    const auto recomputed = requests_.known_tokens(slot).first(requests_.num_unstored_tokens[slot]);
+    plan_.uncached_token_ids.insert(plan_.uncached_token_ids.end(), recomputed.begin(), recomputed.end());
   }
 }
 

@@ -155,6 +155,7 @@ class Scheduler {
 
   // Tokens of the row's request, from its start, for which the block table has no block. For tests.
   int32_t num_missing_tokens(Row row) const { return memory_.form(row).num_uncached_blocks * config_.block_size; }
+  bool is_row_in_use(Row row) const { return memory_.tables().is_in_use(row); }  // for tests
 
   // Of a live request, a draft among them. For tests.
   std::span<const int32_t> known_tokens(uint64_t id) const { return requests_.known_tokens(requests_.find(id)); }

@@ -327,6 +327,20 @@ class FakeEngine {
       if (reaches_end) samples.push_back(s);
     }
     CHECK_EQ(plan.sample_seqs, samples);
+    check_forms(plan);
+  }
+
+  void check_forms(const BatchPlan& plan) const {
+    Tokens recomputed;
+    CHECK_EQ(plan.missing_tokens.size(), plan.cache_kinds.size());
+    for (size_t s = 0; s < plan.missing_tokens.size(); ++s) {
+      CHECK_EQ(plan.missing_tokens[s], scheduler.num_missing_tokens(plan.rows[s]));
+      const Tokens known = known_tokens(request_of(plan.request_ids[s]));
+      recomputed.insert(recomputed.end(), known.begin(), known.begin() + plan.uncached_tokens[s]);
+    }
+    CHECK_EQ(plan.uncached_token_ids, recomputed);
+    CHECK_EQ(plan.projected_units.size(), plan.projections.size() * config_.hidden_units_per_block());
+    for (const Projection& projection : plan.projections) CHECK(scheduler.is_row_in_use(projection.row));
   }
 
   static Tokens known_tokens(const FakeRequest& request) {
@@ -457,14 +471,16 @@ class FakeEngine {
   int32_t num_unstored(const BatchPlan& plan, int32_t s) const {
     return plan.uncached_tokens.empty() ? 0 : plan.uncached_tokens[s];
   }
-  bool is_stored(Row row, int32_t position) const { return position >= scheduler.num_missing_tokens(row); }
+  int32_t num_missing(const BatchPlan& plan, int32_t s) const {
+    return plan.missing_tokens.empty() ? 0 : plan.missing_tokens[s];
+  }
   void write_sequence(const BatchPlan& plan, int32_t s) {
     const auto hashes = prefix_hashes(plan, s);
     const Row row = plan.rows[s];
     const int32_t num_query = plan.query_start[s + 1] - plan.query_start[s];
     const CacheKind kind = plan.cache_kinds.empty() ? CacheKind::kKv : static_cast<CacheKind>(plan.cache_kinds[s]);
     const auto write = [&](int32_t p) {
-      if (is_stored(row, p)) write_position(row, p, hashes[p], kind);
+      if (p >= num_missing(plan, s)) write_position(row, p, hashes[p], kind);
     };
     for (int32_t p = 0; p < num_unstored(plan, s); ++p) write(p);
     for (int32_t p = plan.seq_lens[s] - num_query; p < plan.seq_lens[s]; ++p) write(p);
@@ -479,7 +495,7 @@ class FakeEngine {
     num_hidden += hidden;
     num_uncached += num_unstored(plan, s);
     for (int32_t p = 0; p < plan.seq_lens[s]; ++p) {
-      if (!is_stored(row, p)) {
+      if (p < num_missing(plan, s)) {
         CHECK(p < num_unstored(plan, s) || p >= begin);  // at hand in this step
       } else {
         check_position(row, p, hashes[p], p >= begin - hidden ? kind : CacheKind::kKv);
