@@ -14,6 +14,7 @@ from torch import Tensor
 
 from schedcore._core import BatchPlan
 from worker import ops
+from worker.form_inputs import FormInputs, has_forms
 from worker.models.decoder import DecoderModel
 from worker.models.decoder_weights import decoder_weights
 from worker.step_inputs import StepInputs, sampled_tokens
@@ -34,16 +35,43 @@ class Forward(Protocol):
 
 
 def make_forward(model: DecoderModel, pool: UnitPool, *, max_num_seqs: int, max_num_tokens: int) -> Forward:
+    """With a workspace in the pool, also for plans with cache forms."""
+    plain = _make_plain(model, pool, max_num_seqs, max_num_tokens)
+    if pool.num_workspace_units == 0:
+        return plain
+    return WithForms(plain, LayerByLayer(model, pool, FormInputs(pool, model.config.num_layers)))
+
+
+def _make_plain(model: DecoderModel, pool: UnitPool, max_num_seqs: int, max_num_tokens: int) -> Forward:
     weights = decoder_weights(model) if pool.data.is_cpu else None
     if weights is not None:
         return NativeForward(ops.DecoderStep(weights, pool, max_num_seqs))
     return LayerByLayer(model, pool, StepInputs(max_num_seqs, max_num_tokens, pool.data.device))
 
 
+class WithForms:
+    """Steps with cache forms run layer by layer, the others as they would without."""
+
+    def __init__(self, plain: Forward, with_forms: LayerByLayer) -> None:
+        self.plain, self._with_forms = plain, with_forms
+
+    def hidden(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
+        return self._of(plan).hidden(plan, sample_tokens)
+
+    def logits(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
+        return self._of(plan).logits(plan, sample_tokens)
+
+    def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
+        return self._of(plan).greedy_tokens(plan)
+
+    def _of(self, plan: BatchPlan) -> Forward:
+        return self._with_forms if has_forms(plan) else self.plain
+
+
 class LayerByLayer:
     """Every model on every device."""
 
-    def __init__(self, model: DecoderModel, pool: UnitPool, inputs: StepInputs) -> None:
+    def __init__(self, model: DecoderModel, pool: UnitPool, inputs: StepInputs | FormInputs) -> None:
         self._model, self._pool, self._inputs = model, pool, inputs
 
     def hidden(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:

@@ -22,6 +22,8 @@ MAX_CPU_POOL_BYTES = 4 << 30
 MAX_AUTOMATIC_TOKENS = (
     1 << 18
 )  # that the pool holds if its size is not given; tiny models could use more than they need
+# The workspace of other cache forms holds the longest request; more where that is little: larger products are faster.
+WORKSPACE_TOKENS, MIN_POOL_PER_WORKSPACE = 512, 64
 CPU_SHARE, CUDA_SHARE = 0.25, 0.9  # of what is free
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -33,15 +35,19 @@ class MemoryPlan:
     layers_per_unit: int
     num_groups: int
     max_blocks_per_seq: int
+    num_workspace_units: int = 0  # beside num_units: for other cache forms than K and V, see step_forms.py
 
     @property
     def units_per_block(self) -> int:
         return self.num_groups * NUM_VECTOR_KINDS
 
 
-def plan_memory(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, free_bytes: int) -> MemoryPlan:
+def plan_memory(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, free_bytes: int, *, has_forms: bool = False
+) -> MemoryPlan:
     """free_bytes: what the pool may take if the configuration does not say.
 
+    has_forms: other cache forms than K and V are possible, and the pool has their workspace in it.
     Raises MemoryPlanError if the pool cannot hold one request of max_model_len, or of one block.
     """
     layers_per_unit = min(config.layers_per_unit, model.num_layers)
@@ -49,22 +55,32 @@ def plan_memory(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, fr
     units_per_block = num_groups * NUM_VECTOR_KINDS
     unit_bytes = layers_per_unit * config.block_size * model.kv_size * dtype.itemsize
     wanted_len = _wanted_model_len(config, model)
-    num_units = _num_units(config, free_bytes, unit_bytes, units_per_block, wanted_len)
+    wanted_blocks = -(-wanted_len // config.block_size)
 
-    held_len = num_units // units_per_block * config.block_size  # tokens of one request that had the pool to itself
+    def workspace_units(num_blocks: int) -> int:
+        """For a request of so many blocks."""
+        return -(-NUM_VECTOR_KINDS * num_blocks // layers_per_unit) if has_forms else 0
+
+    total = _num_units(config, free_bytes, unit_bytes, units_per_block, wanted_len, workspace_units(wanted_blocks))
+    held_blocks = min(wanted_blocks, total // units_per_block)  # of one request that had the pool to itself
+    while held_blocks > 0 and held_blocks * units_per_block + workspace_units(held_blocks) > total:
+        held_blocks -= 1
+    held_len = min(wanted_len, held_blocks * config.block_size)
     if held_len == 0:
-        needed = units_per_block * unit_bytes
-        raise MemoryPlanError(f"the cache needs {needed} bytes for a single block; it has {num_units * unit_bytes}")
+        needed = (units_per_block + workspace_units(1)) * unit_bytes
+        raise MemoryPlanError(f"the cache needs {needed} bytes for a single block; it has {total * unit_bytes}")
     if held_len < wanted_len and config.max_model_len is not None:
-        needed = -(-wanted_len // config.block_size) * units_per_block * unit_bytes
+        needed = (wanted_blocks * units_per_block + workspace_units(wanted_blocks)) * unit_bytes
         raise MemoryPlanError(
-            f"max_model_len {wanted_len} needs a cache of {needed} bytes; this one of {num_units * unit_bytes} holds "
+            f"max_model_len {wanted_len} needs a cache of {needed} bytes; this one of {total * unit_bytes} holds "
             f"{held_len} tokens: raise cache_memory_bytes or lower max_model_len"
         )
     if held_len < wanted_len:
         logger.warning("max_model_len reduced from %d to %d, which is what the cache holds", wanted_len, held_len)
-    max_model_len = min(wanted_len, held_len)
-    return MemoryPlan(num_units, max_model_len, layers_per_unit, num_groups, -(-max_model_len // config.block_size))
+    spare = total - held_blocks * units_per_block
+    wanted = min(workspace_units(-(-WORKSPACE_TOKENS // config.block_size)), total // MIN_POOL_PER_WORKSPACE)
+    workspace = min(spare, max(wanted, workspace_units(held_blocks)))
+    return MemoryPlan(total - workspace, held_len, layers_per_unit, num_groups, held_blocks, workspace)
 
 
 def _wanted_model_len(config: EngineConfig, model: ModelConfig) -> int:
@@ -75,14 +91,16 @@ def _wanted_model_len(config: EngineConfig, model: ModelConfig) -> int:
     return config.max_model_len or model.max_positions
 
 
-def _num_units(config: EngineConfig, free_bytes: int, unit_bytes: int, units_per_block: int, max_len: int) -> int:
+def _num_units(
+    config: EngineConfig, free_bytes: int, unit_bytes: int, units_per_block: int, max_len: int, num_workspace_units: int
+) -> int:
     if config.cache_memory_bytes is not None:
         return min(config.cache_memory_bytes // unit_bytes, 2**31 - 1)  # unit ids are int32
     blocks_per_seq = -(-max_len // config.block_size)
     num_blocks = min(
         config.max_num_seqs * blocks_per_seq, max(MAX_AUTOMATIC_TOKENS // config.block_size, blocks_per_seq)
     )
-    usable = num_blocks * units_per_block
+    usable = num_blocks * units_per_block + num_workspace_units
     return min(free_bytes // unit_bytes, usable, 2**31 - 1)
 
 
@@ -106,9 +124,15 @@ def free_cuda_bytes(device: torch.device) -> int:
 def allocate_pool(
     plan: MemoryPlan, config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> UnitPool:
-    data = (plan.num_units, plan.layers_per_unit, config.block_size, model.kv_size)
+    data = (plan.num_units + plan.num_workspace_units, plan.layers_per_unit, config.block_size, model.kv_size)
     table = (config.max_num_seqs, plan.num_groups, NUM_VECTOR_KINDS, plan.max_blocks_per_seq)
-    return UnitPool(_zeros(data, dtype, device), _zeros(table, torch.int32, device), model.num_kv_heads, model.head_dim)
+    return UnitPool(
+        _zeros(data, dtype, device),
+        _zeros(table, torch.int32, device),
+        model.num_kv_heads,
+        model.head_dim,
+        plan.num_workspace_units,
+    )
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -11,6 +11,7 @@ from schedcore.types import EngineRequest
 from worker.executor import StepResult
 from worker.forward import make_forward
 from worker.models.decoder import DecoderModel
+from worker.projection import project_blocks
 from worker.prompt_logprobs import Chunk, PromptLogprobs, token_indices
 from worker.sampler import Sampler
 from worker.step_inputs import apply_block_table_changes, sampled_tokens
@@ -38,6 +39,7 @@ class ModelRunner:
 
     def execute(self, plan: BatchPlan) -> StepResult:
         apply_block_table_changes(plan, self._pool)
+        project_blocks(plan, self._model, self._pool)
         chunks = self._prompt_logprobs.chunks(plan)
         if not chunks and self._sampler.is_greedy(plan):
             return StepResult(self._forward.greedy_tokens(plan), None, self._prompt_logprobs.take_complete(plan))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from worker.step_forms import StepForms
 
 NUM_VECTOR_KINDS = 2  # K, V
 
@@ -16,12 +20,15 @@ class UnitPool:
     A unit holds block_size consecutive tokens x F consecutive layers x one vector kind. The vector of token p of a
     request in `row`, layer l, kind k lies at
         data[block_table[row, l // F, k, p // block_size], l % F, p % block_size]
+    and where its block is one of hidden states, X at
+        data[block_table.flatten(1, 2)[row, l // F, p // block_size], l % F, p % block_size, :hidden_size]
     """
 
     data: torch.Tensor  # [num_units, F, block_size, d_kv], d_kv = num_kv_heads * head_dim
     block_table: torch.Tensor  # int32 [max_num_seqs, num_groups, NUM_VECTOR_KINDS, max_blocks_per_seq]
     num_kv_heads: int
     head_dim: int
+    num_workspace_units: int = 0  # the last of data, which the scheduler does not know: see step_forms.py
 
     @property
     def layers_per_unit(self) -> int:
@@ -42,6 +49,10 @@ class StepBatch:
     query_start: torch.Tensor  # [S + 1]
     seq_lens: torch.Tensor  # [S] tokens with cache, this step's included
     rows: torch.Tensor  # [S]
-    sample_tokens: torch.Tensor  # int64 [num_samples], ascending indices into the T tokens whose logits are needed
+    sample_tokens: (
+        torch.Tensor
+    )  # int64 [num_samples], indices into the T tokens whose logits are needed; ascending, but
+    # with forms
     max_query_len: int
     max_seq_len: int
+    forms: StepForms | None = None  # None: all cache is K and V, and where the pool's tables say

@@ -34,8 +34,8 @@ def model() -> ModelConfig:
     )
 
 
-def plan(model: ModelConfig, free_bytes: int = 1 << 40, **settings: Any) -> MemoryPlan:
-    return plan_memory(EngineConfig(model="m", **settings), model, torch.float32, free_bytes)
+def plan(model: ModelConfig, free_bytes: int = 1 << 40, *, has_forms: bool = False, **settings: Any) -> MemoryPlan:
+    return plan_memory(EngineConfig(model="m", **settings), model, torch.float32, free_bytes, has_forms=has_forms)
 
 
 def test_a_given_size_is_divided_into_units(model: ModelConfig) -> None:
@@ -55,6 +55,30 @@ def test_automatic_size_is_never_more_than_all_requests_could_use(model: ModelCo
 def test_automatic_size_is_no_more_than_tiny_models_need(model: ModelConfig) -> None:
     assert plan(model, max_num_seqs=4096, max_model_len=1024).num_units == MAX_AUTOMATIC_TOKENS // 16 * 4
     assert plan(model, max_num_seqs=4096, max_model_len=1024, cache_memory_bytes=1 << 33).num_units == 2**20
+
+
+def test_the_workspace_of_cache_forms_is_part_of_the_cache(model: ModelConfig) -> None:
+    """K and V of one layer of the longest request: 2 blocks of 16 tokens take one unit of four layers."""
+    made = plan(model, cache_memory_bytes=1000 * UNIT_BYTES, max_model_len=1000, has_forms=True)
+    assert (made.num_units, made.num_workspace_units, made.max_model_len) == (1000 - 32, 32, 1000)
+    pool = allocate_pool(made, EngineConfig(model="m"), model, torch.float32, CPU)
+    assert (len(pool.data), pool.num_workspace_units) == (1000, 32)
+
+
+def test_the_workspace_of_short_requests_is_worth_a_product(model: ModelConfig) -> None:
+    made = plan(model, cache_memory_bytes=10_000 * UNIT_BYTES, max_model_len=32, has_forms=True)
+    assert made.num_workspace_units == 16  # 512 tokens
+    made = plan(model, cache_memory_bytes=640 * UNIT_BYTES, max_model_len=32, has_forms=True)
+    assert made.num_workspace_units == 10
+
+
+@pytest.mark.parametrize("num_units", [5, 9, 14, 50, 100, 299])
+def test_what_the_cache_holds_leaves_room_for_its_workspace(model: ModelConfig, num_units: int) -> None:
+    made = plan(model, cache_memory_bytes=num_units * UNIT_BYTES, has_forms=True)
+    assert made.num_units + made.num_workspace_units == num_units
+    assert made.num_units >= made.max_blocks_per_seq * made.units_per_block
+    assert made.num_workspace_units * 4 >= made.max_blocks_per_seq * 2
+    assert made.max_blocks_per_seq >= min(64, (num_units - 1) * 8 // 9 // 4 - 1)
 
 
 def test_context_shrinks_to_what_the_cache_holds_and_says_so(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from worker import ops
+from worker import ops, step_forms
 from worker.layers.linear import Linear
 from worker.layers.norm import RMSNorm
 from worker.unit_pool import StepBatch, UnitPool
@@ -27,15 +28,40 @@ class Attention:
         self._layer, self.qkv, self.output = layer, qkv, output
         self._heads = [num_heads, num_kv_heads, num_kv_heads]
         self._shape = (-1, num_heads + 2 * num_kv_heads, head_dim)
+        self._kv_shape = (-1, 2 * num_kv_heads, head_dim)
         self._query_size = num_heads * head_dim
         self.cos_sin, self.sliding_window, self.qk_norms = cos_sin, sliding_window, qk_norms
         self._scale = head_dim**-0.5
+        self._kv = qkv.last_columns(2 * num_kv_heads * head_dim)
 
     def mix(self, x: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
-        """Writes K and V of x [T, hidden_size] to the pool, attends -> [T, num_heads * head_dim], not yet projected."""
+        """Writes K and V of x [T, hidden_size] to the pool, attends -> [T, num_heads * head_dim], not yet projected.
+
+        With batch.forms, in the forms that these say.
+        """
         q, k, v = self.qkv(x).view(self._shape).split_with_sizes(self._heads, 1)  # [T, heads, head_dim] each
         if self.qk_norms is not None:
             q, k = self.qk_norms[0](q), self.qk_norms[1](k)
+        if batch.forms is None:
+            return self._attend(q, k, v, batch, pool)
+        step_forms.write_hidden(x, batch.forms, pool, self._layer)
+        parts = []
+        for part in batch.forms.parts:
+            if part.context is not None:
+                hidden = step_forms.read_hidden(part.context.places, pool, self._layer, x.shape[1])
+                self.write_projected(hidden, part.context.batch, part.pool)
+            own = part.tokens
+            parts.append(self._attend(q[own], k[own], v[own], part.batch, part.pool))
+        return torch.cat(parts)
+
+    def write_projected(self, hidden: Tensor, batch: StepBatch, pool: UnitPool) -> None:
+        """hidden [n, hidden_size], what mix() got as x earlier: its K and V, to where the batch's n tokens are."""
+        k, v = self._kv(hidden).view(self._kv_shape).split_with_sizes(self._heads[1:], 1)
+        if self.qk_norms is not None:
+            k = self.qk_norms[1](k)
+        ops.rope_kv_write(k[:, :0], k, v, self.cos_sin, batch, pool, self._layer)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
         ops.rope_kv_write(q, k, v, self.cos_sin, batch, pool, self._layer)
         mixed = ops.paged_attention(q, batch, pool, self._layer, self._scale, self.sliding_window)
         return mixed.view(-1, self._query_size)

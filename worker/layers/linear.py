@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -14,6 +15,9 @@ from worker.host_memory import HugePageMemory
 class Linear(Protocol):
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, in_features] -> [T, out_features], in the dtype of x."""
+
+    def last_columns(self, n: int) -> Linear:
+        """The last n columns of the product alone, rows strided. Shares the weight. REQUIRES: it is not gated."""
 
 
 class PackedLinear:
@@ -29,6 +33,24 @@ class PackedLinear:
     def __call__(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.packed)
 
+    def last_columns(self, n: int) -> Linear:
+        return _LastColumns(last_panels(self.packed, n), n)
+
+
+class _LastColumns:
+    """Whole panels are multiplied: the first may have columns before those that are wanted."""
+
+    __slots__ = ("_n", "_packed")
+
+    def __init__(self, packed: ops.PackedLinear, n: int) -> None:
+        self._packed, self._n = packed, n
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self._packed)[:, -self._n :]
+
+    def last_columns(self, n: int) -> Linear:
+        return _LastColumns(self._packed, n)
+
 
 class DenseLinear:
     """CUDA: activations in the weight's dtype."""
@@ -41,6 +63,18 @@ class DenseLinear:
     def __call__(self, x: Tensor) -> Tensor:
         product = F.linear(x, self._weight, self._bias)
         return ops.silu_mul(product) if self._is_gated else product
+
+    def last_columns(self, n: int) -> Linear:
+        return DenseLinear(self._weight[-n:], None if self._bias is None else self._bias[-n:], False)
+
+
+def last_panels(packed: ops.PackedLinear, n: int) -> ops.PackedLinear:
+    """The panels that have the last n columns."""
+    width = max(1, packed.panel_width)
+    skipped = (packed.out_features - n) // width
+    columns = skipped * width
+    bias = None if packed.bias is None else packed.bias[columns:]
+    return replace(packed, weight=packed.weight[skipped:], bias=bias, out_features=packed.out_features - columns)
 
 
 def make_linear(

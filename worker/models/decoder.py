@@ -76,6 +76,6 @@ class DecoderModel:
 
 def _sampled(mixed: Tensor, residual: Tensor, batch: StepBatch) -> tuple[Tensor, Tensor]:
     """The rows of batch.sample_tokens. These ascend, so as many of them as there are tokens are all of them."""
-    if len(batch.sample_tokens) == len(residual):
+    if len(batch.sample_tokens) == len(residual) and batch.forms is None:
         return mixed, residual
     return mixed.index_select(0, batch.sample_tokens), residual.index_select(0, batch.sample_tokens)

@@ -1,0 +1,260 @@
+"""A plan with cache forms as a batch: which tokens run, who attends together, and where everything lies.
+
+The step's tokens are the plan's and the recomputed ones, ordered by the part in which they attend: part 0 are the
+sequences that need no workspace, then come those that share it in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from schedcore._core import BatchPlan
+from worker.step_forms import AttentionPart, HiddenContext, StepForms, hidden_places, tokens_at
+from worker.unit_pool import NUM_VECTOR_KINDS, StepBatch, UnitPool
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+
+HIDDEN = 1  # CacheKind of cpp/core/cache_form.h
+
+
+def has_forms(plan: BatchPlan) -> bool:
+    """Whether the plan needs more than the pool's K and V."""
+    if len(plan.cache_kinds) == 0:
+        return False
+    return bool(plan.cache_kinds.any() or plan.missing_tokens.any() or plan.uncached_tokens.any())
+
+
+class FormInputs:
+    """The counterpart of StepInputs. REQUIRES of load(): the plan's block table changes have been applied."""
+
+    def __init__(self, pool: UnitPool, num_layers: int) -> None:
+        """num_layers: of the model."""
+        self._pool = pool
+        layers = torch.arange(num_layers, device=pool.data.device)
+        self._group_of_layer = layers // pool.layers_per_unit
+        self._slot_of_layer = (layers % pool.layers_per_unit).to(torch.int32)
+        self._one_layer_units = pool.data.view(-1, 1, *pool.data.shape[2:])
+        num_pool_units = pool.data.shape[0] - pool.num_workspace_units
+        self._workspace_begin = num_pool_units * pool.layers_per_unit
+        self._num_workspace_blocks = pool.num_workspace_units * pool.layers_per_unit // NUM_VECTOR_KINDS
+
+    def load(self, plan: BatchPlan, sample_tokens: Int32Array) -> StepBatch:
+        """sample_tokens: ascending indices of the plan's tokens whose logits are needed."""
+        requests = _Requests.of(plan, self._pool.block_size, self._num_workspace_blocks)
+        tokens = _Tokens.of(plan, requests)
+        stored = np.flatnonzero(
+            requests.is_hidden[tokens.request] & (tokens.position >= requests.num_missing[tokens.request])
+        )
+        rows = requests.row[tokens.request]
+        ids, positions, token_row, samples, query_start, seq_lens, seq_rows, stored_tokens = _to_device(
+            self._pool.data.device,
+            [
+                tokens.token_id,
+                tokens.position,
+                rows,
+                tokens.places_of(plan, sample_tokens),
+                tokens.query_start,
+                tokens.last,
+                requests.row[tokens.request_of_seq],
+                stored,
+            ],
+        )
+        stored_tokens = stored_tokens.long()
+        return StepBatch(
+            token_ids=ids,
+            positions=positions,
+            token_row=token_row,
+            query_start=query_start,
+            seq_lens=seq_lens,
+            rows=seq_rows,
+            sample_tokens=samples.long(),
+            max_query_len=tokens.longest(slice(None)),
+            max_seq_len=int(tokens.last.max()),
+            forms=StepForms(
+                [self._part(int(part), requests, tokens, ids, positions) for part in np.unique(requests.part)],
+                stored_tokens,
+                hidden_places(self._pool, token_row[stored_tokens], positions[stored_tokens]),
+            ),
+        )
+
+    def _part(
+        self, part: int, requests: _Requests, tokens: _Tokens, token_ids: Tensor, positions: Tensor
+    ) -> AttentionPart:
+        seqs = tokens.seqs_of_part(part, requests)
+        own = slice(int(tokens.query_start[seqs.start]), int(tokens.query_start[seqs.stop]))
+        of_seq = tokens.request_of_seq[seqs]
+        token_row, query_start, seq_lens, rows = _to_device(
+            self._pool.data.device,
+            [
+                requests.row_in_part[tokens.request[own]],
+                tokens.query_start[seqs.start : seqs.stop + 1] - own.start,
+                tokens.last[seqs],
+                requests.row_in_part[of_seq],
+            ],
+        )
+        batch = StepBatch(
+            token_ids=token_ids[own],
+            positions=positions[own],
+            token_row=token_row,
+            query_start=query_start,
+            seq_lens=seq_lens,
+            rows=rows,
+            sample_tokens=token_ids.new_empty(0, dtype=torch.int64),
+            max_query_len=tokens.longest(seqs),
+            max_seq_len=int(tokens.last[seqs].max(initial=0)),
+        )
+        if part == 0:
+            return AttentionPart(own, batch, self._pool, None)
+        members = np.flatnonzero(requests.part == part)
+        return AttentionPart(own, batch, self._part_pool(members, requests), self._context(members, requests))
+
+    def _part_pool(self, members: Int64Array, requests: _Requests) -> UnitPool:
+        """The tables of the part: [requests, num_layers, NUM_VECTOR_KINDS, blocks], of units of one layer."""
+        pool, num_blocks = self._pool, -(-int(requests.end[members].max()) // self._pool.block_size)
+        rows, first, end, offset = _to_device(
+            pool.data.device,
+            [
+                requests.row[members],
+                requests.first_block[members],
+                requests.end_block[members],
+                requests.workspace_offset[members],
+            ],
+        )
+        units = pool.block_table[rows.long(), :, :, :num_blocks].index_select(1, self._group_of_layer)
+        units = units * pool.layers_per_unit + self._slot_of_layer[:, None, None]
+        block = torch.arange(num_blocks, dtype=torch.int32, device=rows.device)
+        is_in_workspace = (block >= first[:, None]) & (block < end[:, None])  # [requests, blocks]
+        k_unit = self._workspace_begin + NUM_VECTOR_KINDS * (offset[:, None] + block - first[:, None])
+        workspace = torch.stack((k_unit, k_unit + 1), 1)[:, None].to(torch.int32)
+        table = torch.where(is_in_workspace[:, None, None], workspace, units)
+        return UnitPool(self._one_layer_units, table, pool.num_kv_heads, pool.head_dim)
+
+    def _context(self, members: Int64Array, requests: _Requests) -> HiddenContext | None:
+        begin = np.maximum(requests.first_block * self._pool.block_size, requests.num_uncached)[members]
+        lengths = np.where(requests.is_hidden[members], np.maximum(requests.begin[members] - begin, 0), 0)
+        if not lengths.any():
+            return None
+        request, position = np.repeat(members, lengths), _ranges(begin, lengths)
+        rows, rows_in_part, positions = _to_device(
+            self._pool.data.device, [requests.row[request], requests.row_in_part[request], position]
+        )
+        return HiddenContext(hidden_places(self._pool, rows, positions), tokens_at(positions, rows_in_part))
+
+
+@dataclass(frozen=True, slots=True)
+class _Requests:
+    """By request of the plan; positions in tokens."""
+
+    row: Int64Array
+    begin: Int64Array  # of what the plan computes
+    end: Int64Array
+    is_hidden: npt.NDArray[np.bool_]
+    num_uncached: Int64Array
+    num_missing: Int64Array
+    first_block: Int64Array  # blocks [first, end) are in the workspace
+    end_block: Int64Array
+    part: Int64Array  # in which it attends
+    row_in_part: Int64Array  # of the part's tables
+    workspace_offset: Int64Array  # blocks of others of its part before its own
+
+    @classmethod
+    def of(cls, plan: BatchPlan, block_size: int, num_workspace_blocks: int) -> _Requests:
+        row, end, num_uncached, num_missing, num_hidden = (
+            values.astype(np.int64)
+            for values in (plan.rows, plan.seq_lens, plan.uncached_tokens, plan.missing_tokens, plan.hidden_tokens)
+        )
+        begin = end - np.diff(plan.query_start)
+        is_hidden = plan.cache_kinds == HIDDEN
+        first_block = np.where(is_hidden, begin - num_hidden, 0) // block_size
+        end_block = -(-np.where(is_hidden, end, np.minimum(num_missing, end)) // block_size)
+        part, offset = _assign_parts(end_block - first_block, num_workspace_blocks)
+        row_in_part = row.copy()
+        for number in range(1, part.max() + 1):
+            members = part == number
+            row_in_part[members] = np.arange(members.sum())
+        return cls(
+            row, begin, end, is_hidden, num_uncached, num_missing, first_block, end_block, part, row_in_part, offset
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """The step's tokens in order, and the sequences that they form."""
+
+    token_id: Int32Array  # [T]
+    position: Int64Array  # [T]
+    request: Int64Array  # [T]
+    query_start: Int64Array  # [S + 1]
+    last: Int64Array  # [S] position of the last token + 1
+    request_of_seq: Int64Array  # [S]
+    seq_of_request: Int64Array  # of what the plan computes of it
+
+    @classmethod
+    def of(cls, plan: BatchPlan, requests: _Requests) -> _Tokens:
+        num_requests, num_uncached = plan.num_seqs, requests.num_uncached
+        recomputed = np.flatnonzero(num_uncached)
+        request = np.concatenate((np.arange(num_requests), recomputed))
+        order = np.argsort(requests.part[request], kind="stable")
+        first = np.concatenate((requests.begin, np.zeros_like(recomputed)))[order]
+        last = np.concatenate((requests.end, num_uncached[recomputed]))[order]
+        uncached_start = plan.num_tokens + np.cumsum(num_uncached) - num_uncached
+        source = np.concatenate((plan.query_start[:-1].astype(np.int64), uncached_start[recomputed]))[order]
+        lengths, request = last - first, request[order]
+        seq_of_request = np.empty(num_requests, np.int64)
+        seq_of_request[order[order < num_requests]] = np.flatnonzero(order < num_requests)
+        known = np.concatenate((plan.token_ids, plan.uncached_token_ids))
+        return cls(
+            token_id=known[_ranges(source, lengths)],
+            position=_ranges(first, lengths),
+            request=np.repeat(request, lengths),
+            query_start=np.concatenate(([0], np.cumsum(lengths))),
+            last=last,
+            request_of_seq=request,
+            seq_of_request=seq_of_request,
+        )
+
+    def places_of(self, plan: BatchPlan, tokens: Int32Array) -> Int64Array:
+        """Where the plan's tokens are among the step's."""
+        request = np.searchsorted(plan.query_start, tokens, side="right") - 1
+        places: Int64Array = self.query_start[self.seq_of_request[request]] + tokens - plan.query_start[request]
+        return places
+
+    def seqs_of_part(self, part: int, requests: _Requests) -> slice:
+        begin, end = np.searchsorted(requests.part[self.request_of_seq], (part, part + 1))
+        return slice(int(begin), int(end))
+
+    def longest(self, seqs: slice) -> int:
+        return int(np.diff(self.query_start)[seqs].max(initial=0))
+
+
+def _assign_parts(num_blocks: Int64Array, capacity: int) -> tuple[Int64Array, Int64Array]:
+    """Part and offset in it, by request: as many in a part as its workspace holds, in order. Part 0 needs none."""
+    if num_blocks.max() > capacity:
+        raise RuntimeError(f"a request needs {num_blocks.max()} blocks of workspace, there are {capacity}")
+    part, offset = np.zeros_like(num_blocks), np.zeros_like(num_blocks)
+    current, used = 1, 0
+    for i in np.flatnonzero(num_blocks):
+        if used + num_blocks[i] > capacity:
+            current, used = current + 1, 0
+        part[i], offset[i] = current, used
+        used += num_blocks[i]
+    return part, offset
+
+
+def _ranges(starts: Int64Array, lengths: Int64Array) -> Int64Array:
+    """[start, start + length) of each, one after the other."""
+    ends = np.cumsum(lengths)
+    return np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)
+
+
+def _to_device(device: torch.device, arrays: Sequence[npt.NDArray[np.integer]]) -> Sequence[Tensor]:
+    """As int32, in one transfer."""
+    packed = torch.from_numpy(np.concatenate(arrays).astype(np.int32, copy=False)).to(device)
+    return packed.split_with_sizes([len(array) for array in arrays])

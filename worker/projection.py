@@ -1,0 +1,41 @@
+"""Blocks of hidden states that become K and V, before a step runs (Projection of cpp/core/batch_plan.h)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from schedcore._core import BatchPlan
+from worker.models.decoder import DecoderModel
+from worker.step_forms import activations, tokens_at
+from worker.unit_pool import UnitPool
+
+
+def project_blocks(plan: BatchPlan, model: DecoderModel, pool: UnitPool) -> None:
+    """REQUIRES: the plan's block table changes have been applied, nothing else of it has been done."""
+    if len(plan.projected_units) > 0:
+        _project(plan, model, pool)
+
+
+@torch.inference_mode()
+def _project(plan: BatchPlan, model: DecoderModel, pool: UnitPool) -> None:
+    device, block_size = pool.data.device, pool.block_size
+    row, block = plan.projections[:, 0], plan.projections[:, 1]
+    units = torch.from_numpy(plan.projected_units.astype(np.int64)).to(device)
+    hidden = pool.data[units].view(len(row), -1, *pool.data.shape[1:])  # a copy, [blocks, groups, F, block_size, d_kv]
+    hidden = hidden[..., : model.config.hidden_size]
+    # Positions that nobody has computed yet hold anything; what becomes of it is written over before it is read.
+    positions = (block[:, None] * block_size + np.arange(block_size, dtype=np.int32)).ravel()
+    is_known = positions < _num_positions(model)
+    rows = np.repeat(row, block_size)[is_known]
+    batch = tokens_at(torch.from_numpy(positions[is_known]).to(device), torch.from_numpy(rows).to(device))
+    kept = torch.from_numpy(np.flatnonzero(is_known)).to(device)
+    for index, layer in enumerate(model.layers):
+        x = hidden[:, index // pool.layers_per_unit, index % pool.layers_per_unit]
+        layer.attention.write_projected(activations(x.flatten(0, 1)[kept]), batch, pool)
+
+
+def _num_positions(model: DecoderModel) -> int:
+    """For which there are rotations: a request's last block may reach beyond."""
+    cos_sin = model.layers[0].attention.cos_sin
+    return model.config.max_positions if cos_sin is None else len(cos_sin)
