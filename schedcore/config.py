@@ -7,6 +7,10 @@ import msgspec
 POLICIES = ("fcfs", "priority", "apt", "bs", "bs_e", "bs_es", "echo", "ellm", "hocket")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("int8",)
+CACHE_KINDS = ("kv", "auto", "hidden")
+
+_KIND_POLICIES = {"kv": POLICIES, "auto": ("apt", "hocket"), "hidden": ("fcfs",)}  # that decide so
+_PARTIAL_POLICIES = ("ellm", "hocket")
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +28,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_offline_step_ms: float = 250  # to which offline work may stretch a step: whoever arrives waits for its end
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
+    cache_kinds: str = (
+        "kv"  # K and V; auto: hidden states too, where the scheduler expects to gain; hidden: these alone
+    )
+    partial_caching: bool = False  # recompute some tokens in every step instead of caching them, where that pays
     restore: str = "faster"  # from host and disk tier: where that is predicted to beat computing, or always
     seed: int = 0  # for requests without one
     decision_record: str | None = None  # new file for the scheduler's calls (schedcore/decision_record.py); None: none
@@ -65,6 +73,23 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for name in ("max_model_len", "cache_memory_bytes", "num_threads"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} must be at least 1")
+        self._check_forms()
+
+    def _check_forms(self) -> None:
+        kinds = self.cache_kinds
+        _require(kinds in CACHE_KINDS, f"cache_kinds must be one of {', '.join(CACHE_KINDS)}, not {kinds!r}")
+        deciding = _KIND_POLICIES[kinds]
+        _require(
+            self.policy in deciding, f"cache_kinds {kinds} needs policy {' or '.join(deciding)}, not {self.policy}"
+        )
+        if not self.partial_caching:
+            return
+        deciding = _PARTIAL_POLICIES
+        _require(self.policy in deciding, f"partial_caching needs policy {' or '.join(deciding)}, not {self.policy}")
+        _require(
+            not self.enable_prefix_caching,
+            "partial_caching needs enable_prefix_caching=false: a cached prefix is what it would recompute",
+        )
 
 
 def _require(condition: bool, message: str) -> None:

@@ -20,6 +20,7 @@ from schedcore.model_path import ModelNotFoundError
 from schedcore.recipe import Recipe
 from schedcore.recording_scheduler import RecordingScheduler
 from schedcore.types import EngineInfo
+from worker.cache_forms import form_settings
 from worker.engine import Engine, EngineLimits
 from worker.engine_server import EngineServer
 from worker.engine_tiers import EngineTiers, block_bytes, core_estimates, core_settings, open_tiers
@@ -125,6 +126,7 @@ def _core_recipe(
             "max_offline_step_ms": config.max_offline_step_ms,
             "refine_latency": True,
             **core_settings(config, loaded, mover),
+            **form_settings(config, loaded.config),
         },
     )
     return Recipe("Scheduler", {"config": settings, "estimates": _estimates_recipe(loaded, profile, mover)})

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from gateway.config import GatewayConfig
-from schedcore.config import DTYPES, POLICIES, QUANTIZATIONS, EngineConfig
+from schedcore.config import CACHE_KINDS, DTYPES, POLICIES, QUANTIZATIONS, EngineConfig
 from schedcore.latency_profile import read_profile
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -142,6 +142,19 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--kv-cache-memory-bytes", type=size_in_bytes, metavar="SIZE", help="such as 2G (default: from free memory)"
+    )
+    group.add_argument(
+        "--cache-kinds",
+        choices=CACHE_KINDS,
+        help="auto: where memory is short, requests may be kept as hidden states, half of K and V on models with as "
+        "many KV heads as heads, and projected in every step; hidden: all are, under policy fcfs "
+        f"(default: {default.cache_kinds})",
+    )
+    group.add_argument(
+        "--partial-caching",
+        action=argparse.BooleanOptionalAction,
+        help="where memory is short and computing is not, the first tokens of requests may be recomputed in every step "
+        "instead of being cached; needs --no-enable-prefix-caching (default: off)",
     )
     group.add_argument(
         "--host-cache-bytes",

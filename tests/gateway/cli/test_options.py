@@ -69,6 +69,34 @@ def test_flags_of_vllm_reach_the_engine() -> None:
     )
 
 
+def test_cache_forms_reach_the_engine() -> None:
+    assert engine("--cache-kinds", "auto").cache_kinds == "auto"
+    assert engine("--cache-kinds", "hidden", "--scheduling-policy", "fcfs").cache_kinds == "hidden"
+    config = engine("--partial-caching", "--no-enable-prefix-caching")
+    assert config.partial_caching
+    assert config.cache_kinds == "kv"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("--cache-kinds", "auto", "--scheduling-policy", "fcfs"),
+            "cache_kinds auto needs policy apt or hocket, not fcfs",
+        ),
+        (("--cache-kinds", "hidden"), "cache_kinds hidden needs policy fcfs, not hocket"),
+        (("--partial-caching",), "partial_caching needs enable_prefix_caching=false"),
+        (
+            ("--partial-caching", "--no-enable-prefix-caching", "--scheduling-policy", "bs"),
+            "partial_caching needs policy ellm or hocket, not bs",
+        ),
+    ],
+)
+def test_cache_forms_that_nobody_would_decide_about_are_refused(arguments: tuple[str, ...], words: str) -> None:
+    with pytest.raises(OptionsError, match=words):
+        engine(*arguments)
+
+
 def test_flags_reach_the_gateway() -> None:
     config = gateway(
         *("--host", "0.0.0.0", "--port", "9", "--api-key", "a", "--api-key", "b", "--api-key", "c", "--no-access-log"),

@@ -1,0 +1,54 @@
+"""Which forms of cache the scheduler may use: what was asked for, and what the model's shapes allow.
+
+The hidden kind stores X, the input of the attention projections, instead of K and V. Whole units are stored, so it
+gains only where X fits one unit per layer group: a hidden size up to the size of K.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from schedcore.config import EngineConfig
+from worker.models.model_config import ModelConfig
+from worker.unit_pool import NUM_VECTOR_KINDS
+
+logger = logging.getLogger(__name__)
+
+CAN_EXECUTE = False  # whether the model runner carries out plans with other forms than K and V
+
+
+def hidden_units(model: ModelConfig) -> int:
+    """Of a hidden block, per layer group."""
+    return -(-model.hidden_size // model.kv_size)
+
+
+def hidden_ratio(model: ModelConfig) -> float:
+    """Memory of hidden states over that of K and V, in whole units: eta of Apt-Serve."""
+    return hidden_units(model) / NUM_VECTOR_KINDS
+
+
+def form_settings(config: EngineConfig, model: ModelConfig) -> dict[str, Any]:
+    """Fields of SchedulerConfig. Raises ValueError where hidden states are asked for and gain nothing."""
+    if config.cache_kinds == "kv" and not config.partial_caching:
+        return {}
+    if not CAN_EXECUTE:
+        raise ValueError("this engine keeps requests as K and V only: leave cache_kinds at kv and partial_caching off")
+    return {**_kind_settings(config, model), "enable_partial_caching": config.partial_caching}
+
+
+def _kind_settings(config: EngineConfig, model: ModelConfig) -> dict[str, Any]:
+    if config.cache_kinds == "kv":
+        return {}
+    ratio = hidden_ratio(model)
+    takes = f"hidden states take {ratio:g} times the memory of K and V"
+    if ratio >= 1:
+        if config.cache_kinds == "hidden":
+            raise ValueError(f"cache_kinds hidden gains nothing on this model: {takes}; use kv")
+        logger.info("cache kinds: K and V only, since on this model %s", takes)
+        return {}
+    if config.cache_kinds == "hidden":
+        logger.info("cache kinds: hidden states only; %s", takes)
+        return {"hidden_units_per_group": hidden_units(model), "cache_kind": "hidden"}
+    logger.info("cache kinds: K and V, and hidden states where the scheduler expects to gain; %s", takes)
+    return {"hidden_units_per_group": hidden_units(model)}
