@@ -55,6 +55,7 @@ class SchedulerConfig:
         token_composition: str = "greedy",
         restore: str = "faster",
         preemption: str = "recompute",
+        cache_kind: str = "kv",
         enable_partial_caching: bool = False,
         refine_latency: bool = False,
         past_target_decay: float = 0.0,
@@ -188,6 +189,8 @@ class Scheduler:
         seconds left of the lease."""
     def stats(self) -> dict[str, Any]:
         """num_running, num_waiting (lists per class), num_waiting_tokens, num_units, num_free_units, num_cached_units,
+        num_kind_tokens and num_kind_units (K and V, hidden), num_uncached_tokens, num_conversions (hidden to K and V,
+        K and V to uncached, back),
         num_steps, num_prompt_tokens, num_output_tokens, num_cached_prompt_tokens, num_queried_prompt_tokens,
         num_preemptions, num_evicted_blocks, num_preempted and class_seconds (lists per RequestClass),
         offline_only_seconds, num_finished (list per FinishReason), step_time_error_ratio, and of tiers and sessions:

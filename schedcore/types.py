@@ -192,6 +192,10 @@ class EngineStats(msgspec.Struct, frozen=True):
     num_preempted: list[int] = []  # of num_preemptions, per RequestClass
     class_seconds: list[float] = []  # of steps from schedule to commit, split by scheduled tokens, per RequestClass
     offline_only_seconds: float = 0.0  # of steps without online tokens: idle time put to use
+    num_kind_tokens: list[int] = []  # on the device as K and V, as hidden states; what requests share counts once
+    num_kind_units: list[int] = []  # of the blocks that hold them
+    num_uncached_tokens: int = 0  # of running requests, recomputed in every step
+    num_conversions: list[int] = []  # of running requests: hidden to K and V, K and V to uncached, back
     step_time_error_ratio: float = 0.0  # predicted against measured, mean over recent held-out steps
 
     # Tiers

@@ -53,6 +53,7 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(token_composition)
       .HOCKET_FIELD(restore)
       .HOCKET_FIELD(preemption)
+      .HOCKET_FIELD(cache_kind)
       .HOCKET_FIELD(enable_partial_caching)
       .HOCKET_FIELD(refine_latency)
       .HOCKET_FIELD(past_target_decay)

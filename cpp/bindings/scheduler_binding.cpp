@@ -119,6 +119,8 @@ py::dict stats(SchedulerObject& object) {
       "num_running"_a = stats.num_running, "num_waiting"_a = stats.num_waiting,
       "num_waiting_tokens"_a = stats.num_waiting_tokens, "num_units"_a = stats.num_units,
       "num_free_units"_a = stats.num_free_units, "num_cached_units"_a = stats.num_cached_units,
+      "num_kind_tokens"_a = stats.num_kind_tokens, "num_kind_units"_a = stats.num_kind_units,
+      "num_uncached_tokens"_a = stats.num_uncached_tokens, "num_conversions"_a = counters.num_conversions,
       "num_steps"_a = counters.num_steps, "num_prompt_tokens"_a = counters.num_prompt_tokens,
       "num_output_tokens"_a = counters.num_output_tokens,
       "num_cached_prompt_tokens"_a = counters.num_cached_prompt_tokens,

@@ -7,6 +7,7 @@ namespace hocket {
 
 // What a block holds per layer group: K and V, or X, the input of the attention projections.
 enum class CacheKind : uint8_t { kKv = 0, kHidden = 1 };
+inline constexpr int kNumCacheKinds = 2;
 
 struct CacheForm {
   CacheKind kind = CacheKind::kKv;

@@ -55,6 +55,9 @@ void SchedulerConfig::validate() const {
   require(preemption == "recompute" || preemption == "swap" || preemption == "restore",
           "preemption must be one of recompute, swap, restore, not '" + preemption + "'");
   require(restore == "faster" || restore == "always", "restore must be one of faster, always, not '" + restore + "'");
+  require(cache_kind == "kv" || cache_kind == "hidden",
+          "cache_kind must be one of kv, hidden, not '" + cache_kind + "'");
+  require(cache_kind == "kv" || hidden_units_per_group > 0, "cache_kind hidden needs hidden_units_per_group");
   require(!enable_partial_caching || !enable_prefix_caching,
           "enable_partial_caching needs enable_prefix_caching=false: a cached prefix is what it would recompute");
   require(is_policy(policy), "policy must be one of " + policy_names() + ", not '" + policy + "'");

@@ -33,6 +33,7 @@ struct SchedulerConfig {
   std::string token_composition = "greedy";  // of policy fcfs: prompts in order; "fastgen": short ones first, to fit
   std::string restore = "faster";            // from host and disk: where it beats computing, or "always"
   std::string preemption = "recompute";      // or what goes to the host: "swap" (K and V), "restore" (hidden states)
+  std::string cache_kind = "kv";             // of policy fcfs, as which requests are kept: or "hidden"
   bool enable_partial_caching = false;       // tokens recomputed in every step, where that pays
   bool refine_latency = false;               // learn from the measured step times
 

@@ -18,7 +18,9 @@ namespace {
 class FcfsPolicy final : public Policy {
  public:
   explicit FcfsPolicy(const SchedulerConfig& config)
-      : has_mixed_steps_(config.enable_mixed_steps), composes_short_first_(config.token_composition == "fastgen") {}
+      : has_mixed_steps_(config.enable_mixed_steps),
+        composes_short_first_(config.token_composition == "fastgen"),
+        form_{config.cache_kind == "hidden" ? CacheKind::kHidden : CacheKind::kKv, 0} {}
 
   bool precedes(const RequestTable& requests, Slot a, Slot b) const override {
     return std::tie(requests.arrival_time[a], requests.sequence[a]) <
@@ -39,7 +41,7 @@ class FcfsPolicy final : public Policy {
 
     const auto num_offered = std::min<size_t>(snapshot.waiting.size(), snapshot.memory.num_free_rows());
     for (const Slot slot : snapshot.waiting.first(num_offered)) {
-      grants.push_back({slot, requests.num_tokens[slot], true});
+      grants.push_back({slot, requests.num_tokens[slot], true, form_});
     }
     if (composes_short_first_) {
       const auto begin = grants.begin() + static_cast<std::ptrdiff_t>(first_prompt);
@@ -61,6 +63,7 @@ class FcfsPolicy final : public Policy {
 
   const bool has_mixed_steps_;
   const bool composes_short_first_;
+  const CacheForm form_;
   std::vector<Grant> others_;  // scratch
 };
 

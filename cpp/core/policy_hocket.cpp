@@ -6,6 +6,7 @@
 //                  One that has missed a target counts past_target_decay as much; who runs counts more by what
 //                  computing it again would cost everybody, spread over the steps that it has left; who waits counts
 //                  less as long as it can wait on.
+//                  Who is left out may come in without its first tokens (form_stage.h), if that is worth it.
 //   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met,
 //                  less the margin that steps have needed (step_margin.h).
 //   3  chunks      Decodes first, then prompts by deadline, those that are late last. While memory is contended the
@@ -27,6 +28,7 @@
 #include <tuple>
 
 #include "class_order.h"
+#include "form_stage.h"
 #include "offline_stage.h"
 #include "policy.h"
 #include "residents.h"
@@ -136,6 +138,8 @@ class HocketPolicy final : public Policy {
     const int64_t headroom = (num_running + std::ssize(waiting_) + 1) * config_.units_per_block();
     const bool is_enough = num_wanted + headroom <= snapshot.memory.num_available_units() + offline_units_;
     if (is_enough || !config_.enable_residents) {
+      const int64_t num_spare = snapshot.memory.num_available_units() - num_wanted - headroom;
+      if (config_.has_forms()) restore_forms(config_, snapshot, num_spare, composition);
       for (const Slot slot : waiting_) prompts_.push_back(prompt(snapshot, slot, {}));
       return;
     }
@@ -170,7 +174,22 @@ class HocketPolicy final : public Policy {
     int64_t capacity = snapshot.memory.num_available_units() + online_units_ + offline_units_;
     mark_starving(snapshot, static_cast<int64_t>(kStarvingShare * static_cast<double>(capacity)));
     capacity = std::max(capacity - headroom_for_starving(snapshot), starving_.empty() ? 0 : units_of_oldest());
-    apply(snapshot, residents_.solve(capacity).choices, composition);
+    const KnapsackResult result = residents_.solve(capacity);
+    apply(snapshot, result.choices, composition);
+    if (config_.enable_partial_caching) squeeze_in(snapshot, result, capacity, composition);
+  }
+
+  // One more, without its first tokens. Not while others give way: then memory is short as it is.
+  void squeeze_in(const Snapshot& snapshot, const KnapsackResult& result, int64_t capacity, Composition* composition) {
+    if (!composition->preemptions.empty()) return;
+    const int64_t headroom = (std::ssize(snapshot.running) + std::ssize(prompts_) + 1) * config_.units_per_block();
+    const double max_seconds = seconds_before_deadline(snapshot, decoding_);
+    const SqueezedIn found =
+        hocket::squeeze_in(config_, snapshot, residents_, result.choices, capacity - result.units - headroom,
+                           max_seconds, &builder_, composition);
+    if (found.num_uncached_blocks == 0) return;
+    const CacheForm form{CacheKind::kKv, found.num_uncached_blocks};
+    prompts_.push_back(prompt(snapshot, residents_.slot(found.candidate), form, residents_.density(found.candidate)));
   }
 
   // Answers per step that the request is expected to bring.
@@ -247,7 +266,7 @@ class HocketPolicy final : public Policy {
       if (builder_.tokens_left() == 0) return;
       const bool is_whole = !config_.enable_chunked_prefill;
       const int32_t num_tokens = builder_.prefill(p.slot, p.form, is_whole);
-      if (num_tokens == 0 && (!is_first || !builder_.prefill_at_most(p.slot, kLeastChunk, is_whole))) return;
+      if (num_tokens == 0 && (!is_first || !builder_.prefill_at_most(p.slot, kLeastChunk, is_whole, p.form))) return;
       is_first = false;
     }
   }

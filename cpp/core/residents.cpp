@@ -18,7 +18,8 @@ UnitsNeeded units_needed(const SchedulerConfig& config, const Snapshot& snapshot
   const bool is_whole = row == kNone && is_starving(config, requests, slot, snapshot.now);
   const int32_t num_hinted = is_whole ? 0 : requests.num_cached_hint[slot] / config.block_size;
   const int32_t num_shared = row == kNone ? num_hinted : snapshot.memory.num_shared_blocks(row);
-  const int32_t num_own = std::max(1, num_blocks - num_shared);
+  const int32_t num_uncached = row == kNone ? 0 : snapshot.memory.form(row).num_uncached_blocks;
+  const int32_t num_own = std::max(1, num_blocks - num_shared - num_uncached);
   const int32_t kv = num_own * config.units_per_block();
   if (config.hidden_units_per_group == 0 || num_own == 1) return {kv, kv};
   return {kv, num_own * config.hidden_units_per_block()};

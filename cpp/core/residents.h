@@ -1,8 +1,8 @@
 // The candidates of a knapsack (knapsack.h), gathered from running and waiting requests.
 //
 // m_i, the units that a candidate needs after this step: all of its known tokens and the next one, but for the blocks
-// that were cached when it was admitted, or when it began to wait. One that starves is counted whole: what it would
-// find cached may be gone by now, and is taken from what is available if it is not.
+// that were cached when it was admitted, or when it began to wait, and those that it is left without. One that starves
+// is counted whole: what it would find cached may be gone by now, and is taken from what is available if it is not.
 //
 // Thread safety: none. No allocation once as many candidates have been seen.
 #pragma once
@@ -46,6 +46,7 @@ class Residents {
   size_t size() const { return slots_.size(); }
   Slot slot(size_t i) const { return slots_[i]; }
   int64_t total_kv_units() const { return total_kv_units_; }
+  float value(size_t i) const { return pending_[i]; }
   float density(size_t i) const { return pending_[i] / static_cast<float>(kv_units_[i]); }
   int32_t kv_units(size_t i) const { return kv_units_[i]; }
   uint8_t flags(size_t i) const { return flags_[i]; }

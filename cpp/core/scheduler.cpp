@@ -364,8 +364,10 @@ void Scheduler::reshape(const Reshape& change) {
   const Slot slot = change.slot;
   if (requests_.state[slot] != RequestState::kRunning) return;
   const Row row = requests_.row[slot];
-  const bool was_private = memory_.form(row) != CacheForm{};
+  const CacheForm before = memory_.form(row);
+  const bool was_private = before != CacheForm{};
   if (!memory_.reshape(row, change.form, &plan_)) return;
+  count_conversion(before, change.form);
   num_private_rows_ += (change.form != CacheForm{}) - was_private;
   auto& num_unstored = requests_.num_unstored_tokens[slot];
   num_unstored = std::max(num_unstored, num_uncached_tokens(slot));

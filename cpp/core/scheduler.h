@@ -191,6 +191,8 @@ class Scheduler {
   void drop_saved(Slot slot);
   void reshape(const Reshape& reshape);
   void write_forms();
+  void count_conversion(CacheForm from, CacheForm to);
+  void count_forms(SchedulerStats* stats) const;
 
   void learn_from_step(double seconds);
   void count_seconds(double seconds);

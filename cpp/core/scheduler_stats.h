@@ -4,10 +4,15 @@
 #include <array>
 #include <cstdint>
 
+#include "cache_form.h"
 #include "request.h"
 #include "tiers.h"
 
 namespace hocket {
+
+// Changes of form that running requests went through (DeviceMemory::reshape()).
+enum class Conversion : uint8_t { kHiddenToKv = 0, kKvToUncached = 1, kUncachedToKv = 2 };
+inline constexpr int kNumConversions = 3;
 
 struct SchedulerCounters {
   int64_t num_steps = 0;                  // plans with work
@@ -29,6 +34,8 @@ struct SchedulerCounters {
   double lead_seconds = 0;                     // of those, from the announcement to the request
   int64_t num_prepared_tokens = 0;             // restored or computed for announced requests
   int64_t num_wasted_tokens = 0;               // of these, those whose lease ended without a request
+
+  std::array<int64_t, kNumConversions> num_conversions = {};  // requests, by Conversion
 };
 
 struct SchedulerStats {
@@ -38,7 +45,10 @@ struct SchedulerStats {
   int64_t num_waiting_tokens = 0;  // known tokens of waiting requests
   int64_t num_units = 0;
   int64_t num_free_units = 0;
-  int64_t num_cached_units = 0;  // evictable
+  int64_t num_cached_units = 0;                              // evictable
+  std::array<int64_t, kNumCacheKinds> num_kind_tokens = {};  // computed, on the device; that requests share count once
+  std::array<int64_t, kNumCacheKinds> num_kind_units = {};   // of the blocks that hold them
+  int64_t num_uncached_tokens = 0;                           // of running requests, recomputed in every step
   int64_t num_evicted_blocks = 0;
   int64_t num_host_blocks = 0;
   int64_t num_free_host_blocks = 0;

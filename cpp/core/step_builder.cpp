@@ -23,15 +23,19 @@ void StepBuilder::grant(Slot slot, int32_t num_tokens, bool is_admission, CacheF
 void StepBuilder::decode(Slot slot) {
   if (tokens_left_ == 0) return;
   batch_.add_decode(snapshot_->requests.num_tokens[slot]);
+  if (has_forms_) add(form_cost(slot));
   grant(slot, 1, false, {});
 }
 
 bool StepBuilder::try_decode(Slot slot) {
   if (tokens_left_ == 0) return false;
   const int32_t context = snapshot_->requests.num_tokens[slot];
+  const FormCost form_cost = has_forms_ ? this->form_cost(slot) : FormCost{};
   batch_.add_decode(context);
+  add(form_cost);
   if (seconds() > max_seconds_) {
     batch_.remove_decode(context);
+    remove(form_cost);
     return false;
   }
   grant(slot, 1, false, {});
@@ -43,8 +47,13 @@ int32_t StepBuilder::prefill(Slot slot, CacheForm form, bool is_whole) {
   const bool is_admission = requests.state[slot] == RequestState::kWaiting;
   const int32_t context = context_of(slot);
   const int32_t num_left = std::max(1, requests.num_tokens[slot] - context);
+  const FormCost form_cost = has_forms_ ? this->form_cost(slot) : FormCost{};
+  add(form_cost);
   const int32_t num_tokens = most_tokens(context, num_left);
-  if (num_tokens == 0 || (is_whole && num_tokens < num_left)) return 0;
+  if (num_tokens == 0 || (is_whole && num_tokens < num_left)) {
+    remove(form_cost);
+    return 0;
+  }
   batch_.add_chunk(context, num_tokens);
   if (is_admission) num_advanced_ += context;
   // The cache may hold less by now than the hint says: the scheduler cuts what does not fit.
@@ -52,7 +61,7 @@ int32_t StepBuilder::prefill(Slot slot, CacheForm form, bool is_whole) {
   return num_tokens;
 }
 
-bool StepBuilder::prefill_at_most(Slot slot, int32_t num_tokens, bool is_whole) {
+bool StepBuilder::prefill_at_most(Slot slot, int32_t num_tokens, bool is_whole, CacheForm form) {
   const RequestTable& requests = snapshot_->requests;
   const int32_t context = context_of(slot);
   const int32_t num_left = requests.num_tokens[slot] - context;
@@ -60,8 +69,28 @@ bool StepBuilder::prefill_at_most(Slot slot, int32_t num_tokens, bool is_whole) 
   num_tokens = std::min({is_whole ? num_left : num_tokens, num_left, tokens_left_});
   if (num_tokens <= 0) return false;
   batch_.add_chunk(context, num_tokens);
-  grant(slot, num_tokens, requests.state[slot] == RequestState::kWaiting, {});
+  if (has_forms_) add(form_cost(slot));
+  grant(slot, num_tokens, requests.state[slot] == RequestState::kWaiting, form);
   return true;
+}
+
+StepBuilder::FormCost StepBuilder::form_cost(Slot slot) const {
+  const RequestTable& requests = snapshot_->requests;
+  const Row row = requests.row[slot];
+  if (row == kNone) return {};
+  const bool is_hidden = snapshot_->memory.form(row).kind == CacheKind::kHidden;
+  const int32_t num_own = requests.num_computed_tokens[slot] - snapshot_->memory.num_shared_blocks(row) * block_size_;
+  return {is_hidden ? std::max(0, num_own) : 0, requests.num_unstored_tokens[slot]};
+}
+
+void StepBuilder::add(FormCost cost) {
+  batch_.add_hidden(cost.hidden_tokens);
+  if (cost.uncached_tokens > 0) batch_.add_chunk(0, cost.uncached_tokens);
+}
+
+void StepBuilder::remove(FormCost cost) {
+  batch_.remove_hidden(cost.hidden_tokens);
+  if (cost.uncached_tokens > 0) batch_.remove_chunk(0, cost.uncached_tokens);
 }
 
 // Tokens that are there, or in the cache, or on the host.

@@ -13,7 +13,8 @@ namespace hocket {
 
 class StepBuilder {
  public:
-  explicit StepBuilder(const SchedulerConfig& config) : batch_(config.max_model_len) {}
+  explicit StepBuilder(const SchedulerConfig& config)
+      : has_forms_(config.has_forms()), block_size_(config.block_size), batch_(config.max_model_len) {}
 
   // Starts anew. Without a latency model, time is not limited.
   void begin(const Snapshot& snapshot, Composition* composition);
@@ -35,13 +36,24 @@ class StepBuilder {
   int32_t prefill(Slot slot, CacheForm form, bool is_whole);
   // So many of them, whatever time it takes, while there are tokens; false if none. A whole prompt comes whole, unless
   // it is longer than any step.
-  bool prefill_at_most(Slot slot, int32_t num_tokens, bool is_whole);
+  bool prefill_at_most(Slot slot, int32_t num_tokens, bool is_whole, CacheForm form = {});
 
  private:
+  // What a running request of another form than KV adds to a step that computes something of it.
+  struct FormCost {
+    int32_t hidden_tokens = 0;
+    int32_t uncached_tokens = 0;
+  };
+  FormCost form_cost(Slot slot) const;
+  void add(FormCost cost);
+  void remove(FormCost cost);
+
   int32_t context_of(Slot slot) const;
   int32_t most_tokens(int64_t context, int32_t num_left);
   void grant(Slot slot, int32_t num_tokens, bool is_admission, CacheForm form);
 
+  const bool has_forms_;
+  const int32_t block_size_;
   const Snapshot* snapshot_ = nullptr;
   const LatencyModel* latency_ = nullptr;
   Composition* composition_ = nullptr;

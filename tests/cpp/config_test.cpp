@@ -85,6 +85,16 @@ TEST(config, derives_the_layout_of_the_hidden_cache) {
   CHECK(partial.has_forms());
 }
 
+TEST(config, keeps_requests_as_hidden_states_only_where_there_are_any) {
+  SchedulerConfig config = good();
+  config.cache_kind = "hidden";
+  CHECK(complaint(config).starts_with("cache_kind hidden needs hidden_units_per_group"));
+  config.hidden_units_per_group = 1;
+  CHECK_EQ(complaint(config), std::string());
+  config.cache_kind = "neither";
+  CHECK(complaint(config).starts_with("cache_kind must be"));
+}
+
 TEST(config, refuses_hidden_states_that_take_as_much_as_k_and_v) {
   SchedulerConfig config = good();
   for (const int32_t num_units : {-1, 2, 7}) {
