@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from gateway.admission import Admission
 from gateway.advisory_metrics import AdvisoryMetrics
 from gateway.engine_client import EngineClient
+from gateway.form_exposition import form_metrics
 from gateway.metrics import SERVED_CLASSES, ClassMetrics, Histogram, Metrics
 from gateway.offline.offline_exposition import offline_metrics
 from gateway.tier_exposition import tier_metrics
@@ -127,6 +128,7 @@ class Exposition(Collector):
             value=self._engine.num_restarts,
         )
         yield from self._engine_metrics(stats)
+        yield from form_metrics(stats)
         yield from tier_metrics(stats)
         yield from self._class_metrics(stats)
         yield from self._advisory_metrics.collect()
