@@ -64,8 +64,11 @@ class LatencyProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     error: ErrorStatistics  # on samples that the fit has not seen
     source: str = ""  # where the measurements come from
     limits: str = ""  # where the profile stops being true
+    host_bytes_per_second: float = 0.0  # from the host tier to the device; 0: not measured
 
     def __post_init__(self) -> None:
+        if not self.host_bytes_per_second >= 0:
+            raise ValueError("host_bytes_per_second must not be negative")
         if self.form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}, not {self.form!r}")
 

@@ -26,9 +26,10 @@ class StepMeasurements(msgspec.Struct, frozen=True, tag="measurements"):
     model: str
     device: str  # for people
     steps: list[MeasuredStep]
-    hidden_token: float  # seconds to project one hidden-cached token to K and V, in all layers
+    hidden_token: float  # seconds to project one token to K and V in all layers, by a matrix product alone
     source: str  # how it was measured
     limits: str  # what it says nothing about
+    host_bytes_per_second: float = 0.0  # from the host tier to the device; 0: not measured
 
     def samples(self) -> list[StepSample]:
         return [StepSample(algorithms.BatchFeatures(**step.features), step.seconds) for step in self.steps]
@@ -69,12 +70,16 @@ def calibration_report(measurements: StepMeasurements, seed: int = 0) -> Calibra
     """Fits both forms to one part of the steps and tests them on the rest. Raises ValueError for fewer than 20."""
     samples = measurements.samples()
     corrected, echo = (calibrate(samples, form, seed=seed) for form in ("corrected", "echo"))
+    coefficients = corrected.coefficients
+    if coefficients.hidden_token == 0:  # not among the steps, or lost in their noise
+        coefficients = msgspec.structs.replace(coefficients, hidden_token=measurements.hidden_token)
     profile = LatencyProfile(
         model=measurements.model,
         device=measurements.device,
-        coefficients=msgspec.structs.replace(corrected.coefficients, hidden_token=measurements.hidden_token),
+        coefficients=coefficients,
         error=corrected.held_out_error,
         source=measurements.source,
         limits=measurements.limits,
+        host_bytes_per_second=measurements.host_bytes_per_second,
     )
     return CalibrationReport(profile, corrected, echo, measurements.noise)

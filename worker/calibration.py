@@ -17,11 +17,13 @@ from schedcore._core import algorithms
 from schedcore.config import EngineConfig
 from schedcore.step_measurements import MeasuredStep, StepMeasurements, measured_step
 from worker import ops
+from worker.cache_forms import CAN_EXECUTE, hidden_ratio, hidden_units
 from worker.disturbance import Disturbance
+from worker.host_tier import MEASURED_BYTES, HostTier, measure_bytes_per_second, num_slots
 from worker.layers.linear import make_linear
 from worker.loaded_runner import LoadedRunner
 from worker.step_inputs import apply_block_table_changes
-from worker.step_shapes import ShapeLimits, StepShape, step_shapes
+from worker.step_shapes import ShapeLimits, StepShape, hidden_shapes, step_shapes
 from worker.step_timer import StepTimer
 
 Clock = Callable[[], float]  # seconds
@@ -54,19 +56,30 @@ def measure_model(
     limits = shape_limits(loaded, config)
     timer = make_timer(loaded, limits, clock)
     disturbance = None if is_cpu_time else Disturbance()
-    steps = measure_shapes(timer, step_shapes(limits), seconds, progress, disturbance=disturbance)
+    shapes = step_shapes(limits) + (hidden_shapes(limits) if can_measure_hidden(loaded) else [])
+    steps = measure_shapes(timer, shapes, seconds, progress, disturbance=disturbance)
     return StepMeasurements(
         model=config.served_model_name or loaded.folder.name,
         device=device_name(loaded.device),
         steps=steps,
         hidden_token=projection_seconds(loaded, clock),
+        host_bytes_per_second=copy_bytes_per_second(loaded),
         source=f"hocket calibrate, {time.strftime('%Y-%m-%d', time.gmtime())}: {len(steps)} different steps, "
         f"{loaded.dtype_name}, {_threads(loaded.device)}, medians; a step lasts from schedule() to commit()",
         limits=f"up to {limits.max_num_seqs} sequences and {limits.max_num_tokens} tokens in a step, contexts up to "
         f"{limits.max_model_len}, {limits.num_blocks * limits.block_size} tokens in the cache; sampling at temperature "
-        "1 without penalties or log-probabilities; hidden_token is not from steps: it is the time of the K and V "
-        f"projections of {PROJECTED_TOKENS} tokens alone",
+        "1 without penalties or log-probabilities" + _hidden_limits(loaded),
     )
+
+
+def can_measure_hidden(loaded: LoadedRunner) -> bool:
+    return CAN_EXECUTE and hidden_ratio(loaded.config) < 1
+
+
+def _hidden_limits(loaded: LoadedRunner) -> str:
+    if can_measure_hidden(loaded):
+        return ""
+    return f"; hidden_token is not from steps, but the K and V projections of {PROJECTED_TOKENS} tokens alone"
 
 
 def shape_limits(loaded: LoadedRunner, config: EngineConfig) -> ShapeLimits:
@@ -90,6 +103,7 @@ def make_timer(loaded: LoadedRunner, limits: ShapeLimits, clock: Clock) -> StepT
         num_units=loaded.memory.num_units,
         vocab_size=loaded.config.vocab_size,
         clock=clock,
+        hidden_units=hidden_units(loaded.config) if can_measure_hidden(loaded) else 0,
     )
 
 
@@ -193,6 +207,13 @@ def projection_seconds(loaded: LoadedRunner, clock: Clock) -> float:
                 torch.cuda.synchronize(device)
             times.append(clock() - begin)
     return float(np.median(times[1:])) * model.num_layers / PROJECTED_TOKENS
+
+
+def copy_bytes_per_second(loaded: LoadedRunner) -> float:
+    """From a host tier to the pool, while nothing else runs."""
+    units_per_block = loaded.memory.units_per_block
+    num_blocks = max(1, num_slots(MEASURED_BYTES, loaded.pool, units_per_block))
+    return measure_bytes_per_second(loaded.pool, HostTier(loaded.pool, units_per_block, num_blocks))
 
 
 def device_name(device: torch.device) -> str:

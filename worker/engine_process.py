@@ -29,6 +29,7 @@ from worker.first_estimate import first_estimate
 from worker.gateway_link import GatewayLink
 from worker.host_memory import make_resident
 from worker.loaded_runner import LoadedRunner, load_runner
+from worker.step_costs import step_costs
 from worker.tier_mover import TierMover
 
 logger = logging.getLogger("worker")
@@ -129,10 +130,12 @@ def _core_recipe(
             **form_settings(config, loaded.config),
         },
     )
-    return Recipe("Scheduler", {"config": settings, "estimates": _estimates_recipe(loaded, profile, mover)})
+    return Recipe("Scheduler", {"config": settings, "estimates": _estimates_recipe(config, loaded, profile, mover)})
 
 
-def _estimates_recipe(loaded: LoadedRunner, profile: LatencyProfile | None, mover: TierMover | None) -> Recipe:
+def _estimates_recipe(
+    config: EngineConfig, loaded: LoadedRunner, profile: LatencyProfile | None, mover: TierMover | None
+) -> Recipe:
     coefficients = first_estimate(loaded) if profile is None else profile.coefficients
     form = "corrected" if profile is None else profile.form
     latency = Recipe(
@@ -140,7 +143,9 @@ def _estimates_recipe(loaded: LoadedRunner, profile: LatencyProfile | None, move
         {"form": form, "coefficients": Recipe("LatencyCoefficients", msgspec.structs.asdict(coefficients))},
     )
     deviation = UNMEASURED_DEVIATION if profile is None else CALIBRATED_DEVIATION
-    beliefs = {"latency_deviation": deviation, "latency_margin": FIRST_MARGIN, **core_estimates(loaded, mover)}
+    tiers = core_estimates(loaded, mover, 0.0 if profile is None else profile.host_bytes_per_second)
+    solver = {"costs": step_costs(coefficients, loaded.config.num_layers)} if config.policy == "ellm" else {}
+    beliefs = {"latency_deviation": deviation, "latency_margin": FIRST_MARGIN, **tiers, **solver}
     return Recipe("Estimates", {"latency": latency, **beliefs})
 
 

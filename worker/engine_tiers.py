@@ -95,12 +95,12 @@ def core_settings(config: EngineConfig, loaded: LoadedRunner, mover: TierMover |
     }
 
 
-def core_estimates(loaded: LoadedRunner, mover: TierMover | None) -> dict[str, Any]:
-    """Fields of Estimates."""
+def core_estimates(loaded: LoadedRunner, mover: TierMover | None, host_bytes_per_second: float = 0.0) -> dict[str, Any]:
+    """Fields of Estimates. host_bytes_per_second: as calibrated; 0: measured here."""
     if mover is None:
         return {}
     return {
-        "host_bytes_per_second": measure_bytes_per_second(loaded.pool, mover.host),
+        "host_bytes_per_second": host_bytes_per_second or measure_bytes_per_second(loaded.pool, mover.host),
         "disk_bytes_per_second": DISK_BYTES_PER_SECOND,
         "unit_bytes": mover.host.block_bytes / mover.host.units_per_block,
     }

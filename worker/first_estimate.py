@@ -11,6 +11,7 @@ import torch
 
 from schedcore.latency_profile import LatencyCoefficients
 from worker.loaded_runner import LoadedRunner
+from worker.models.model_config import ModelConfig
 from worker.warm_up import warm_up
 
 FEW_TOKENS, MANY_TOKENS = 1, 33
@@ -31,8 +32,17 @@ def first_estimate(loaded: LoadedRunner) -> LatencyCoefficients:
         decode_base=0.1 * few,
         decode_seq=per_token,
         decode_context=per_context,
+        hidden_token=projection_share(config) * per_token,
         overlap=0.0,
     )
+
+
+def projection_share(config: ModelConfig) -> float:
+    """Of a layer's products for one token, those of K and V."""
+    hidden, query = config.hidden_size, config.num_heads * config.head_dim
+    num_mlp = 3 if config.activation == "silu" else 2  # gated, or not
+    projections = 2 * hidden * config.kv_size
+    return projections / (projections + 2 * hidden * query + num_mlp * hidden * config.intermediate_size)
 
 
 def _seconds(loaded: LoadedRunner, num_tokens: int) -> float:

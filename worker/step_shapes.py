@@ -24,7 +24,8 @@ class StepShape:
     """One step: sequences that decode, by the tokens that each attends to, and chunks of prompts."""
 
     decodes: tuple[int, ...] = ()
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[Chunk, ...] = ()  # of hidden-cached requests: without context
+    is_hidden: bool = False  # all that is cached is hidden states
 
     @property
     def num_tokens(self) -> int:
@@ -71,6 +72,15 @@ def step_shapes(limits: ShapeLimits, seed: int = 0, num_mixed: int = 48) -> list
     if len(allowed) < 20:
         raise ValueError(f"the engine's limits allow only {len(allowed)} different steps: too few for a calibration")
     return allowed
+
+
+def hidden_shapes(limits: ShapeLimits, seed: int = 1, num_mixed: int = 12) -> list[StepShape]:
+    """Decodes of hidden-cached requests alone, and beside a prompt. Every one has its like among step_shapes()."""
+    rng = np.random.default_rng(seed)
+    shapes = _decode_shapes(limits, rng)
+    shapes += [_mixed_shape(limits, rng) for _ in range(num_mixed)]
+    hidden = [StepShape(shape.decodes, tuple(Chunk(0, c.tokens) for c in shape.chunks), True) for shape in shapes]
+    return [shape for shape in dict.fromkeys(hidden) if limits.allows(shape)]
 
 
 def _prefill_shapes(limits: ShapeLimits, rng: np.random.Generator) -> list[StepShape]:

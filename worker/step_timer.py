@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,23 +48,29 @@ class StepTimer:
         vocab_size: int,
         clock: Callable[[], float],
         sampling: SamplingParams | None = None,
+        hidden_units: int = 0,
     ) -> None:
-        """adopt: takes over what a plan says about memory, without computing. sampling: of every request."""
+        """adopt: takes over what a plan says about memory, without computing. sampling: of every request.
+
+        hidden_units: of a hidden block per layer group; 0: there are no shapes of hidden-cached requests.
+        """
         self._executor, self._adopt, self._clock = executor, adopt, clock
         self._sampling = sampling or SamplingParams()
         self._vocab_size = vocab_size
-        self._core = Scheduler(
-            SchedulerConfig(
-                num_units=num_units,
-                num_layers=num_layers,
-                layers_per_unit=layers_per_unit,
-                block_size=limits.block_size,
-                max_num_seqs=limits.max_num_seqs,
-                max_num_batched_tokens=limits.num_blocks * limits.block_size,  # a filling step takes all contexts
-                max_model_len=limits.max_model_len,
-                policy="fcfs",
-            )
-        )
+        settings: dict[str, Any] = {
+            "num_units": num_units,
+            "num_layers": num_layers,
+            "layers_per_unit": layers_per_unit,
+            "block_size": limits.block_size,
+            "max_num_seqs": limits.max_num_seqs,
+            "max_num_batched_tokens": limits.num_blocks * limits.block_size,  # a filling step takes all contexts
+            "max_model_len": limits.max_model_len,
+            "policy": "fcfs",
+        }
+        self._kv_core = self._core = Scheduler(SchedulerConfig(**settings))
+        if hidden_units > 0:
+            settings |= {"hidden_units_per_group": hidden_units, "cache_kind": "hidden"}
+            self._hidden_core = Scheduler(SchedulerConfig(**settings))
         self._rng = np.random.default_rng(0)
         self._open: list[int] = []
         self._last_id = 0
@@ -79,6 +86,7 @@ class StepTimer:
             self._clean_up()
 
     def _measure(self, shape: StepShape, repeats: int) -> TimedStep:
+        self._core = self._hidden_core if shape.is_hidden else self._kv_core
         prefixes = [self._prompt(chunk.context) for chunk in shape.chunks]
         for length in shape.decodes:
             self._add(self._prompt(length - 1))

@@ -149,6 +149,7 @@ def print_report(report: CalibrationReport, path: Path, console: Console) -> Non
             errors.add_row(*row)
     console.print(errors)
     console.print(_coefficients(profile))
+    console.print(f"copies from the host tier: {profile.host_bytes_per_second / 1e9:.1f} GB/s", highlight=False)
     console.print(f"limits: {profile.limits}", markup=False, highlight=False)
     console.print(f"saved as {path}; use it with hocket serve --latency-profile {path}", markup=False, highlight=False)
     if report.noise > BUSY_NOISE:

@@ -19,7 +19,7 @@ from schedcore.step_measurements import MeasuredStep, StepMeasurements, calibrat
 from worker.calibration import MIN_ROUNDS, fill_pool, measure_model, measure_shapes
 from worker.executor import StepResult
 from worker.loaded_runner import LoadedRunner, load_runner
-from worker.step_shapes import Chunk, ShapeLimits, StepShape, step_shapes
+from worker.step_shapes import Chunk, ShapeLimits, StepShape, hidden_shapes, step_shapes
 from worker.step_timer import LONG_SECONDS, StepTimer
 
 LIMITS = ShapeLimits(max_num_seqs=64, max_num_tokens=512, max_model_len=2048, num_blocks=4096, block_size=16)
@@ -33,6 +33,7 @@ TRUTH = LatencyCoefficients(
     decode_seq=4e-5,
     decode_context=2e-7,
     decode_far_context=2e-7,
+    hidden_token=1e-6,
     overlap=0.0,
     near_context=9000.0,
 )
@@ -67,6 +68,7 @@ def make_timer(executor: TimedExecutor, limits: ShapeLimits) -> StepTimer:
         num_units=2 * limits.num_blocks,
         vocab_size=1000,
         clock=executor.clock,
+        hidden_units=1,
     )
 
 
@@ -98,6 +100,27 @@ def test_the_timer_runs_the_shape_and_nothing_else() -> None:
     assert len(executor.plans) > 3  # it was warm before
 
 
+def test_hidden_cached_contexts_are_projected_in_the_timers_steps() -> None:
+    executor = TimedExecutor()
+    timer = make_timer(executor, SMALL)
+    shapes = hidden_shapes(SMALL)
+    assert {bool(shape.chunks) for shape in shapes} == {True, False}
+    for shape in shapes:
+        features = timer.measure(shape, repeats=1).features
+        assert features.hidden_tokens == sum(shape.decodes) - len(shape.decodes)  # all but the token of this step
+        assert features.decode_context == sum(shape.decodes)
+        assert not executor.requests
+    assert timer.measure(StepShape(decodes=(9,)), repeats=1).features.hidden_tokens == 0
+
+
+def test_what_projecting_costs_is_found_again() -> None:
+    executor = TimedExecutor()
+    shapes = step_shapes(LIMITS) + hidden_shapes(LIMITS)
+    report = calibration_report(measurements(measure_shapes(make_timer(executor, LIMITS), shapes, seconds=0.0)))
+    assert report.profile.coefficients.hidden_token == pytest.approx(TRUTH.hidden_token, rel=0.05)
+    assert report.profile.host_bytes_per_second == 2e9
+
+
 def test_a_long_step_runs_once() -> None:
     executor = TimedExecutor(slow_down=lambda step: 1000.0)
     step = make_timer(executor, LIMITS).measure(StepShape(decodes=(100,)), repeats=3)
@@ -119,7 +142,9 @@ def test_every_shape_becomes_its_step_one_after_the_other_and_leaves_nothing_beh
 
 
 def measurements(steps: list[MeasuredStep]) -> StepMeasurements:
-    return StepMeasurements("m", "d", steps, hidden_token=3e-6, source="a script", limits="none")
+    return StepMeasurements(
+        "m", "d", steps, hidden_token=3e-6, source="a script", limits="none", host_bytes_per_second=2e9
+    )
 
 
 def test_known_costs_are_found_again_and_disturbed_steps_do_no_harm(tmp_path: Path) -> None:
@@ -171,6 +196,7 @@ def test_a_real_model_is_measured(loaded: LoadedRunner, config: EngineConfig) ->
     assert found.model == "tiny"
     assert all(step.seconds > 0 for step in found.steps)
     assert found.hidden_token > 0
+    assert found.host_bytes_per_second > 0
     assert "up to 4 sequences and 48 tokens" in found.limits
     sent = msgspec.json.decode(msgspec.json.encode(found), type=StepMeasurements)
     profile = calibration_report(sent).profile
