@@ -26,13 +26,14 @@ from weight_bytes import streamed_weight_bytes
 from schedcore.config import EngineConfig
 from schedcore.types import EngineRequest, SamplingParams
 from worker import ops
+from worker.decoder_step import DecoderStep
 from worker.engine import Engine
 from worker.engine_process import build_engine
 from worker.forward import NativeForward
 
 GATEWAY = b"profile"
 FASTEST_SHARE = 0.1
-NATIVE = tuple(f"native: {stage}" for stage in ops.DecoderStep.STAGES)
+NATIVE = tuple(f"native: {stage}" for stage in DecoderStep.STAGES)
 STAGES = ("schedule", *NATIVE, "inputs, sampling", "commit", "deliver", "other")
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from schedcore._core import BatchPlan
 from worker import ops
+from worker.decoder_step import DecoderStep
 from worker.form_inputs import FormInputs, has_forms
 from worker.models.decoder import DecoderModel
 from worker.models.decoder_weights import decoder_weights
@@ -45,7 +46,7 @@ def make_forward(model: DecoderModel, pool: UnitPool, *, max_num_seqs: int, max_
 def _make_plain(model: DecoderModel, pool: UnitPool, max_num_seqs: int, max_num_tokens: int) -> Forward:
     weights = decoder_weights(model) if pool.data.is_cpu else None
     if weights is not None:
-        return NativeForward(ops.DecoderStep(weights, pool, max_num_seqs))
+        return NativeForward(ops.make_decoder_step(weights, pool, max_num_seqs))
     return LayerByLayer(model, pool, StepInputs(max_num_seqs, max_num_tokens, pool.data.device))
 
 
@@ -86,9 +87,9 @@ class LayerByLayer:
 
 
 class NativeForward:
-    """On CPU, for the models that ops.DecoderStep knows."""
+    """On CPU, for the models that ops.make_decoder_step() knows."""
 
-    def __init__(self, step: ops.DecoderStep) -> None:
+    def __init__(self, step: DecoderStep) -> None:
         self.step = step
 
     def hidden(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:

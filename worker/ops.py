@@ -10,7 +10,6 @@ CUDA they have the pool's dtype. Everything raises ValueError for tensors it can
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +17,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
-from worker import ops_reference, panels
+from worker import ops_reference
+from worker.decoder_step import DecoderStep
 from worker.host_memory import HugePageMemory
-from worker.step_arguments import DecoderWeights, DrawParameters, LayerWeights, StepArrays, check_decoder_weights
+from worker.packed_linear import PackedLinear, pack
+from worker.step_arguments import DecoderWeights, DrawParameters, LayerWeights, check_decoder_weights
 from worker.tensor_spec import match
 from worker.unit_pool import StepBatch, UnitPool
 
@@ -156,18 +157,6 @@ def paged_attention(
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class PackedLinear:
-    """A weight in the layout that linear() reads fastest here. Made by pack_linear()."""
-
-    weight: Tensor  # on CPU: panels as kernels/include/linear.h says; elsewhere [N, K]
-    bias: Tensor | None  # on CPU float32 [columns of all panels], elsewhere [N]
-    in_features: int
-    out_features: int  # columns of what linear() returns
-    panel_width: int  # 0: not packed
-    is_gated: bool
-
-
 def pack_linear(
     weight: Tensor,
     bias: Tensor | None = None,
@@ -176,37 +165,9 @@ def pack_linear(
     is_int8: bool = False,
     memory: HugePageMemory | None = None,
 ) -> PackedLinear:
-    """weight [N, K], bias [N] or None. Copies on CPU, to `memory` if given, so that the arguments may be freed.
-
-    is_gated: the first half of the rows is a gate, the second half what it gates; linear() then returns
-    silu(gate) * up, [T, N / 2].
-    is_int8: each row is rounded to 255 levels, int8 times a scale; what it is multiplied with is not.
-    On CPU bfloat16 weights stay bfloat16, all others become float32; the bias becomes float32.
-    """
-    num_rows, in_features = weight.shape
-    if bias is not None and bias.shape != (num_rows,):
-        raise ValueError(f"bias has shape {list(bias.shape)}, the weight {list(weight.shape)}")
-    if is_gated and num_rows % 2:
-        raise ValueError(f"a gated weight has as many rows of each half, not {num_rows} in all")
-    out_features = num_rows // 2 if is_gated else num_rows
-    if not (_HAS_KERNELS and weight.is_cpu):
-        if is_int8:
-            integers, scales = panels.quantize(weight)
-            weight = (integers * scales[:, None]).to(weight.dtype)
-        return PackedLinear(weight, bias, in_features, out_features, 0, is_gated)
-    panel_width = _kernels.linear_panel_width()
-
-    def order(rows: Tensor) -> Tensor:
-        return panels.panel_order(rows, panel_width, is_gated)
-
-    if is_int8:
-        integers, scales = panels.quantize(weight.detach())
-        packed = panels.pack_int8_panels(order(integers), order(scales[:, None]).squeeze(2), memory)
-    else:
-        weight = weight.detach() if weight.dtype is torch.bfloat16 else weight.detach().float()
-        packed = panels.pack_panels(order(weight), memory)
-    columns = None if bias is None else order(bias.detach().float()[:, None]).flatten().clone()
-    return PackedLinear(packed, columns, in_features, out_features, panel_width, is_gated)
+    """weight [N, K], bias [N] or None, in the layout that linear() reads fastest here; see packed_linear.py."""
+    panel_width = _kernels.linear_panel_width() if _HAS_KERNELS and weight.is_cpu else 0
+    return pack(weight, bias, panel_width, is_gated=is_gated, is_int8=is_int8, memory=memory)
 
 
 def linear(x: Tensor, packed: PackedLinear) -> Tensor:
@@ -259,66 +220,25 @@ def _has_token_kernels(logits: Tensor) -> bool:
 
 
 def has_decoder_step(weight: PackedLinear) -> bool:
-    """Whether DecoderStep runs models with weights like this one."""
+    """Whether make_decoder_step() takes models with weights like this one."""
     return weight.panel_width > 0
 
 
-class DecoderStep:
+def make_decoder_step(weights: DecoderWeights, pool: UnitPool, max_num_samples: int) -> DecoderStep:
     """A whole decoder on CPU as one native call, with the kernels that the operations above have.
 
-    For models of RMSNorm before each half layer, rotated positions and silu(gate) * up. Weights are checked here, once;
-    arrays of a step are the core's and are not.
+    Weights are checked here, once; arrays of a step are the core's and are not. max_num_samples: of tokens whose logits
+    a step computes.
     """
-
-    STAGES = ("embedding", "qkv", "attention", "output", "mlp", "head")
-
-    def __init__(self, weights: DecoderWeights, pool: UnitPool, max_num_samples: int) -> None:
-        """max_num_samples: of tokens whose logits a step computes."""
-        vocab_size, self._hidden_size = weights.embedding.shape
-        self._kept = weights, pool  # their memory is used
-        check_decoder_weights(weights, pool)
-        self._native = _kernels.Decoder(
-            _native_pool(pool), weights.embedding.data_ptr(), _DTYPES[weights.embedding.dtype],
-            weights.cos_sin.data_ptr(), [_native_layer(layer) for layer in weights.layers],
-            weights.final_norm.data_ptr(), _native_linear(weights.head), self._hidden_size, weights.num_heads,
-            weights.cos_sin.shape[1], weights.norm_eps, pool.head_dim**-0.5,
-        )  # fmt: skip
-        # memory that nothing is written to is not resident
-        self._hidden, self._logits = (
-            torch.empty(max_num_samples, self._hidden_size),
-            torch.empty(max_num_samples, vocab_size),
-        )
-        self._buffers = self._hidden.data_ptr(), self._logits.data_ptr()
-
-    def hidden(self, step: StepArrays, sample_tokens: Int32Array) -> Tensor:
-        """Final hidden states of any number of tokens (ascending indices), float32 [n, H], a tensor of its own."""
-        hidden = torch.empty(len(sample_tokens), self._hidden_size)
-        self._run(step, sample_tokens, hidden.data_ptr(), 0)
-        return hidden
-
-    def logits(self, step: StepArrays, sample_tokens: Int32Array) -> Tensor:
-        """Of at most max_num_samples tokens, float32 [n, V], valid until the next step."""
-        if len(sample_tokens) > len(self._logits):
-            raise ValueError(f"logits of {len(sample_tokens)} tokens, more than {len(self._logits)}")
-        self._run(step, sample_tokens, *self._buffers)
-        return self._logits[: len(sample_tokens)]
-
-    def greedy_tokens(self, step: StepArrays) -> Int32Array:
-        """The likeliest token of each of step.sample_seqs, at most max_num_samples. All in one call, without torch."""
-        return self._native.run_greedy(
-            step.token_ids, step.positions, step.token_row, step.query_start, step.seq_lens, step.rows,
-            step.sample_seqs, *self._buffers,
-        )  # fmt: skip
-
-    def _run(self, step: StepArrays, sample_tokens: Int32Array, hidden: int, logits: int) -> None:
-        self._native.run(
-            step.token_ids, step.positions, step.token_row, step.query_start, step.seq_lens, step.rows, sample_tokens,
-            hidden, logits,
-        )  # fmt: skip
-
-    def take_stage_seconds(self) -> dict[str, float]:
-        """Time spent by stage since the last call; the first call starts the measurement."""
-        return {stage: ns * 1e-9 for stage, ns in zip(self.STAGES, self._native.take_stage_ns(), strict=True)}
+    check_decoder_weights(weights, pool)
+    vocab_size, hidden_size = weights.embedding.shape
+    native = _kernels.Decoder(
+        _native_pool(pool), weights.embedding.data_ptr(), _DTYPES[weights.embedding.dtype],
+        weights.cos_sin.data_ptr(), [_native_layer(layer) for layer in weights.layers],
+        weights.final_norm.data_ptr(), _native_linear(weights.head), hidden_size, weights.num_heads,
+        weights.cos_sin.shape[1], weights.norm_eps, pool.head_dim**-0.5,
+    )  # fmt: skip
+    return DecoderStep(native, hidden_size, vocab_size, max_num_samples, keep=(weights, pool))
 
 
 def _native_linear(linear: PackedLinear) -> _kernels.LinearWeight:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from worker.packed_linear import PackedLinear
 from worker.tensor_spec import match
 from worker.unit_pool import UnitPool
-
-if TYPE_CHECKING:
-    from worker.ops import PackedLinear
 
 Int32Array = npt.NDArray[np.int32]
 

@@ -53,7 +53,7 @@ def _logits(model: DecoderModel, batch: StepBatch, pool: UnitPool) -> torch.Tens
     samples = batch.sample_tokens.to(torch.int32).numpy()
     arrays = (batch.token_ids, batch.positions, batch.token_row, batch.query_start, batch.seq_lens, batch.rows)
     step = _Arrays._make([*(tensor.numpy() for tensor in arrays), samples])
-    return ops.DecoderStep(weights, pool, len(samples)).logits(step, samples)
+    return ops.make_decoder_step(weights, pool, len(samples)).logits(step, samples)
 
 
 class _Arrays(NamedTuple):

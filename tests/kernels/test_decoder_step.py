@@ -124,7 +124,7 @@ def test_refuses_weights_that_do_not_fit(tmp_path: Path) -> None:
     assert weights is not None
     weights.layers[1] = replace(weights.layers[1], mlp_norm=torch.ones(3))
     with pytest.raises(ValueError, match="norm"):
-        ops.DecoderStep(weights, make_pool(model, torch.float32), 1)
+        ops.make_decoder_step(weights, make_pool(model, torch.float32), 1)
 
 
 def test_refuses_weights_packed_for_another_instruction_set(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_times_its_stages(tmp_path: Path) -> None:
     model = load(write_checkpoint(tmp_path))
     weights = decoder_weights(model)
     assert weights is not None
-    step = ops.DecoderStep(weights, make_pool(model, torch.float32), 1)
+    step = ops.make_decoder_step(weights, make_pool(model, torch.float32), 1)
     assert set(step.take_stage_seconds().values()) == {0.0}
     world = World(model, torch.float32)
     world.add_requests([9], seed=4)
@@ -158,6 +158,6 @@ def test_refuses_more_logits_than_it_was_made_for(tmp_path: Path) -> None:
     assert weights is not None
     world = World(model, torch.float32)
     world.add_requests([9], seed=4)
-    step = ops.DecoderStep(weights, make_pool(model, torch.float32), 2)
+    step = ops.make_decoder_step(weights, make_pool(model, torch.float32), 2)
     with pytest.raises(ValueError, match="more than 2"):
         step.logits(world.core.schedule(0.0), torch.arange(3, dtype=torch.int32).numpy())

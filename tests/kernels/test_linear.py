@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from worker import _kernels, ops, ops_reference
+from worker.packed_linear import PackedLinear
 from worker.panels import quantize
 
 WEIGHT_DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -78,7 +79,7 @@ def test_gated(tokens: int, in_features: int, out_features: int, dtype: torch.dt
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=2e-5 * max(1.0, in_features))
 
 
-def run_kernel(x: torch.Tensor, packed: ops.PackedLinear, out: torch.Tensor, *, is_added: bool = False) -> None:
+def run_kernel(x: torch.Tensor, packed: PackedLinear, out: torch.Tensor, *, is_added: bool = False) -> None:
     """What C++ callers of the product can ask for and ops.linear() does not."""
     _kernels.linear(
         out.data_ptr(), x.data_ptr(), packed.weight.data_ptr(), 0 if packed.bias is None else packed.bias.data_ptr(),

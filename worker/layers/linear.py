@@ -8,7 +8,7 @@ from typing import Protocol
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
-from worker import ops
+from worker import ops, packed_linear
 from worker.host_memory import HugePageMemory
 
 
@@ -42,7 +42,7 @@ class _LastColumns:
 
     __slots__ = ("_n", "_packed")
 
-    def __init__(self, packed: ops.PackedLinear, n: int) -> None:
+    def __init__(self, packed: packed_linear.PackedLinear, n: int) -> None:
         self._packed, self._n = packed, n
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class DenseLinear:
         return DenseLinear(self._weight[-n:], None if self._bias is None else self._bias[-n:], False)
 
 
-def last_panels(packed: ops.PackedLinear, n: int) -> ops.PackedLinear:
+def last_panels(packed: packed_linear.PackedLinear, n: int) -> packed_linear.PackedLinear:
     """The panels that have the last n columns."""
     width = max(1, packed.panel_width)
     skipped = (packed.out_features - n) // width

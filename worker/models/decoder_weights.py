@@ -1,8 +1,8 @@
-"""A decoder's weights as ops.DecoderStep takes them: the whole model in one native call."""
+"""A decoder's weights as ops.make_decoder_step() takes them: the whole model in one native call."""
 
 from __future__ import annotations
 
-from worker import ops
+from worker import ops, packed_linear
 from worker.layers.linear import Linear, PackedLinear
 from worker.layers.norm import Norm, RMSNorm
 from worker.models.decoder import DecoderLayer, DecoderModel
@@ -44,7 +44,7 @@ def _layer_weights(layer: DecoderLayer) -> LayerWeights:
     )
 
 
-def _packed(linear: Linear) -> ops.PackedLinear:
+def _packed(linear: Linear) -> packed_linear.PackedLinear:
     assert isinstance(linear, PackedLinear)
     return linear.packed
 
