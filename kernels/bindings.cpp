@@ -13,6 +13,7 @@
 #include "linear.h"
 #include "machine_limits.h"
 #include "paged_attention.h"
+#include "recompute_decode.h"
 #include "rms_norm.h"
 #include "rope_kv_write.h"
 #include "silu_mul.h"
@@ -37,16 +38,6 @@ void check(Status status) {
 }
 
 namespace {
-
-// A launcher runs on the CPU where `stream` is kCpu, else on that CUDA stream.
-constexpr int64_t kCpu = -1;
-
-#ifdef HOCKET_HAS_CUDA
-#define HOCKET_LAUNCH(op, args, stream) \
-  check((stream) == kCpu ? op##_cpu(args) : op##_cuda(args, reinterpret_cast<void*>(stream)))
-#else
-#define HOCKET_LAUNCH(op, args, stream) check((stream) == kCpu ? op##_cpu(args) : Status::kDeviceError)
-#endif
 
 // What all layers of one step have in common: the pool and the flattened batch. Built once per step.
 struct Step {
@@ -125,30 +116,51 @@ void rope_kv_write(Pointer q, Pointer k, Pointer v, Pointer cos_sin, const Step&
   HOCKET_LAUNCH(rope_kv_write, args, stream);
 }
 
+PagedAttentionArgs attention_args(Pointer out, Pointer q, const Step& step, int64_t layer, int64_t num_heads,
+                                  int64_t q_stride, int64_t sliding_window, float scale, int dtype, Pointer workspace) {
+  return {to_pointer(out),      to_pointer(q),    step.rows, step.query_start,
+          step.seq_lens,        step.pool,        layer,     step.num_tokens,
+          step.num_seqs,        num_heads,        q_stride,  sliding_window,
+          step.max_query_len,   step.max_seq_len, scale,     static_cast<DType>(dtype),
+          to_pointer(workspace)};
+}
+
 void paged_attention(Pointer out, Pointer q, const Step& step, int64_t layer, int64_t num_heads, int64_t q_stride,
                      int64_t sliding_window, float scale, int dtype, Pointer workspace, int64_t stream) {
-  const PagedAttentionArgs args{to_pointer(out),      to_pointer(q),    step.rows, step.query_start,
-                                step.seq_lens,        step.pool,        layer,     step.num_tokens,
-                                step.num_seqs,        num_heads,        q_stride,  sliding_window,
-                                step.max_query_len,   step.max_seq_len, scale,     static_cast<DType>(dtype),
-                                to_pointer(workspace)};
+  const PagedAttentionArgs args =
+      attention_args(out, q, step, layer, num_heads, q_stride, sliding_window, scale, dtype, workspace);
   HOCKET_LAUNCH(paged_attention, args, stream);
 }
 
-int64_t workspace_bytes(const Step& step, int64_t num_heads, int dtype, int64_t stream) {
+// recompute_threads 0: on two streams.
+void recompute_decode(Pointer out, Pointer q, const Step& step, int64_t layer, int64_t num_heads, int64_t q_stride,
+                      int64_t sliding_window, float scale, int dtype, Pointer workspace, int64_t num_decodes,
+                      int64_t recompute_threads, int64_t stream, int64_t side_stream) {
+  const RecomputeDecodeArgs args{
+      attention_args(out, q, step, layer, num_heads, q_stride, sliding_window, scale, dtype, workspace), num_decodes,
+      recompute_threads};
+#ifdef HOCKET_HAS_CUDA
+  auto* main = reinterpret_cast<void*>(stream);
+  check(recompute_threads > 0
+            ? recompute_decode_cuda(args, main)
+            : recompute_decode_two_streams_cuda(args.attention, main, reinterpret_cast<void*>(side_stream)));
+#else
+  static_cast<void>(args), static_cast<void>(stream), static_cast<void>(side_stream);
+  check(Status::kDeviceError);
+#endif
+}
+
+// What paged_attention needs, or with recompute_threads > 0 recompute_decode.
+int64_t workspace_bytes(const Step& step, int64_t num_heads, int dtype, int64_t num_decodes, int64_t recompute_threads,
+                        int64_t stream) {
 #ifdef HOCKET_HAS_CUDA
   if (stream == kCpu) return 0;
-  PagedAttentionArgs args{};
-  args.pool = step.pool;
-  args.num_tokens = step.num_tokens;
-  args.num_seqs = step.num_seqs;
-  args.num_heads = num_heads;
-  args.max_query_len = step.max_query_len;
-  args.max_seq_len = step.max_seq_len;
-  args.dtype = static_cast<DType>(dtype);
+  const PagedAttentionArgs args = attention_args(0, 0, step, 0, num_heads, 0, 0, 0, dtype, 0);
+  if (recompute_threads > 0) return recompute_decode_workspace_bytes({args, num_decodes, recompute_threads});
   return paged_attention_workspace_bytes(args);
 #else
   static_cast<void>(step), static_cast<void>(num_heads), static_cast<void>(dtype), static_cast<void>(stream);
+  static_cast<void>(num_decodes), static_cast<void>(recompute_threads);
   return 0;
 #endif
 }
@@ -190,10 +202,12 @@ PYBIND11_MODULE(_kernels, m) {
   m.def("silu_mul", &silu_mul, no_lock);
   m.def("rope_kv_write", &rope_kv_write, no_lock);
   m.def("paged_attention", &paged_attention, no_lock);
+  m.def("recompute_decode", &recompute_decode, no_lock);
   m.def("paged_attention_workspace_bytes", &workspace_bytes);
   m.def("linear", &linear, no_lock);
   m.def("linear_panel_width", &linear_panel_width);
 
+  bind_cache(m);
   bind_decoder(m);
 
   m.def("read_limit", [](Pointer data, int64_t bytes) { return read_limit_cpu(to_pointer(data), bytes); }, no_lock);

@@ -8,7 +8,17 @@
 #include "paged_pool.h"
 #include "status.h"
 
+#ifdef HOCKET_HAS_CUDA
+#define HOCKET_LAUNCH(op, args, stream) \
+  check((stream) == kCpu ? op##_cpu(args) : op##_cuda(args, reinterpret_cast<void*>(stream)))
+#else
+#define HOCKET_LAUNCH(op, args, stream) check((stream) == kCpu ? op##_cpu(args) : Status::kDeviceError)
+#endif
+
 namespace hocket {
+
+// A launcher runs on the CPU where `stream` is kCpu, else on that CUDA stream.
+constexpr int64_t kCpu = -1;
 
 using Pointer = uintptr_t;  // Tensor.data_ptr()
 
@@ -20,6 +30,9 @@ const T* to_const(Pointer p) {
 
 // Throws std::runtime_error for every status but kOk.
 void check(Status status);
+
+// What moves cached vectors. After PagedPool.
+void bind_cache(pybind11::module_& module);
 
 // decoder_step and draw_tokens.
 void bind_decoder(pybind11::module_& module);

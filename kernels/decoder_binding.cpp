@@ -131,6 +131,22 @@ void draw_tokens(Pointer logits, int64_t vocab_size, const Array<float>& tempera
   check(draw_tokens_cpu(args));
 }
 
+// As above, for logits and parameters on a device.
+void draw_tokens_on_device(Pointer tokens, Pointer logits, int64_t num_rows, int64_t vocab_size, Pointer temperature,
+                           Pointer top_k, Pointer top_p, Pointer min_p, Pointer seed, Pointer index, int64_t stream) {
+  const DrawTokensArgs args{static_cast<int32_t*>(to_pointer(tokens)),
+                            to_const<float>(logits),
+                            to_const<float>(temperature),
+                            to_const<int64_t>(top_k),
+                            to_const<float>(top_p),
+                            to_const<float>(min_p),
+                            to_const<uint64_t>(seed),
+                            to_const<int64_t>(index),
+                            num_rows,
+                            vocab_size};
+  HOCKET_LAUNCH(draw_tokens, args, stream);
+}
+
 }  // namespace
 
 void bind_decoder(py::module_& module) {
@@ -151,6 +167,7 @@ void bind_decoder(py::module_& module) {
   module.def("draw_tokens", &draw_tokens, py::arg("logits"), py::arg("vocab_size"), exactly("temperature"),
              exactly("top_k"), exactly("top_p"), exactly("min_p"), exactly("seed"), exactly("index"),
              exactly("tokens"));
+  module.def("draw_tokens_on_device", &draw_tokens_on_device, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace hocket

@@ -91,7 +91,73 @@ def paged_attention(
     stream: int,
     /,
 ) -> None: ...
-def paged_attention_workspace_bytes(step: Step, num_heads: int, dtype: int, stream: int, /) -> int: ...
+def recompute_decode(
+    out: int,
+    q: int,
+    step: Step,
+    layer: int,
+    num_heads: int,
+    q_stride: int,
+    sliding_window: int,
+    scale: float,
+    dtype: int,
+    workspace: int,
+    num_decodes: int,
+    recompute_threads: int,
+    stream: int,
+    side_stream: int,
+    /,
+) -> None: ...  # CUDA only
+def paged_attention_workspace_bytes(
+    step: Step, num_heads: int, dtype: int, num_decodes: int, recompute_threads: int, stream: int, /
+) -> int: ...
+def hidden_write(
+    x: int,
+    tokens: int,
+    positions: int,
+    token_row: int,
+    pool: PagedPool,
+    layer: int,
+    num_tokens: int,
+    hidden_size: int,
+    x_stride: int,
+    dtype: int,
+    stream: int,
+    /,
+) -> None: ...
+def hidden_gather(
+    out: int,
+    positions: int,
+    token_row: int,
+    pool: PagedPool,
+    layer: int,
+    num_tokens: int,
+    hidden_size: int,
+    dtype: int,
+    stream: int,
+    /,
+) -> None: ...
+def project_rope_write(
+    k: int,
+    v: int,
+    k_norm: int,
+    cos_sin: int,
+    positions: int,
+    token_row: int,
+    pool: PagedPool,
+    layer: int,
+    num_tokens: int,
+    rotary_dim: int,
+    k_stride: int,
+    v_stride: int,
+    norm_eps: float,
+    dtype: int,
+    stream: int,
+    /,
+) -> None: ...
+def unit_copy(
+    to: int, source: int, to_units: int, from_units: int, num_units: int, unit_bytes: int, stream: int, /
+) -> None: ...
 def linear(
     out: int,
     x: int,
@@ -194,6 +260,20 @@ def draw_tokens(
     seed: npt.NDArray[np.uint64],
     index: npt.NDArray[np.int64],
     tokens: Int32Array,
+) -> None: ...
+def draw_tokens_on_device(
+    tokens: int,
+    logits: int,
+    num_rows: int,
+    vocab_size: int,
+    temperature: int,
+    top_k: int,
+    top_p: int,
+    min_p: int,
+    seed: int,
+    index: int,
+    stream: int,
+    /,
 ) -> None: ...
 def read_limit(data: int, num_bytes: int, /) -> float: ...
 def arithmetic_limit(rounds: int, dtype: int, /) -> int: ...  # operations done

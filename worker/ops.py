@@ -10,6 +10,7 @@ CUDA they have the pool's dtype. Everything raises ValueError for tensors it can
 from __future__ import annotations
 
 import weakref
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,10 @@ from worker import ops_reference
 from worker.decoder_step import DecoderStep
 from worker.host_memory import HugePageMemory
 from worker.packed_linear import PackedLinear, pack
+from worker.pool_checks import check_batch, check_heads, check_pool, check_stored, check_unit_copy
 from worker.step_arguments import DecoderWeights, DrawParameters, LayerWeights, check_decoder_weights
 from worker.tensor_spec import match
-from worker.unit_pool import StepBatch, UnitPool
+from worker.unit_pool import StepBatch, StoredTokens, UnitPool
 
 try:
     from worker import _kernels
@@ -120,13 +122,14 @@ def rope_kv_write(
         ops_reference.rope_kv_write(q, k, v, cos_sin, batch, pool, layer)
         return
     dtype = _common_dtype(q, k, v)
-    step = _step(batch, pool)
+    step = _native_step(batch, pool)
     _, num_heads, _, q_stride, _, k_stride, v_stride = match("q[T,n,d|q,d,1] k[T,m,d|k,d,1] v[T,m,d|v,d,1]", q, k, v)
     rotary_dim = 0 if cos_sin is None else match("cos_sin[P,R|R,1]", cos_sin)[1]
-    step.check(q, k.shape[1], rotary_dim)
+    check_heads(q, len(batch.positions), pool, k.shape[1], rotary_dim)
+    _check_activations(q, pool)
     _kernels.rope_kv_write(
         q.data_ptr(), k.data_ptr(), v.data_ptr(), 0 if cos_sin is None else cos_sin.data_ptr(),
-        step.native, layer, num_heads, rotary_dim, q_stride, k_stride, v_stride, dtype, _stream(q),
+        step, layer, num_heads, rotary_dim, q_stride, k_stride, v_stride, dtype, _stream(q),
     )  # fmt: skip
 
 
@@ -140,21 +143,154 @@ def paged_attention(
     """
     if not _has_kernel(q):
         return ops_reference.paged_attention(q, batch, pool, layer, scale, sliding_window)
+    call = _attention(q, batch, pool, layer, scale, sliding_window)
+    _kernels.paged_attention(*call.arguments, call.stream)
+    return call.out
+
+
+def recompute_decode(
+    q: Tensor,
+    batch: StepBatch,
+    pool: UnitPool,
+    layer: int,
+    scale: float,
+    sliding_window: int = 0,
+    *,
+    num_decodes: int,
+    recompute_threads: int,
+    side_stream: int = 0,
+) -> Tensor:
+    """paged_attention() of a batch whose first num_decodes sequences have one query token each, both parts at once.
+
+    recompute_threads of each block's 256, a multiple of 32, are for the other sequences, the rest for the decodes; 0:
+    both have launches of their own, those of the decodes on side_stream, a CUDA stream. CPU and float32 have no such
+    kernel, and attend as they always do.
+    """
+    if not _has_kernel(q) or _stream(q) == _CPU or q.dtype is torch.float32:
+        return paged_attention(q, batch, pool, layer, scale, sliding_window)
+    split = num_decodes, recompute_threads
+    call = _attention(q, batch, pool, layer, scale, sliding_window, split)
+    _kernels.recompute_decode(*call.arguments, *split, call.stream, side_stream)
+    return call.out
+
+
+class _AttentionCall(NamedTuple):
+    """What the kernels of attention are called with."""
+
+    out: Tensor
+    workspace: Tensor | None  # alive until the launch
+    arguments: tuple[int, int, _kernels.Step, int, int, int, int, float, int, int]
+    stream: int
+
+
+def _attention(
+    q: Tensor,
+    batch: StepBatch,
+    pool: UnitPool,
+    layer: int,
+    scale: float,
+    sliding_window: int,
+    split: tuple[int, int] = (0, 0),
+) -> _AttentionCall:
+    """split: num_decodes, recompute_threads."""
     dtype = _common_dtype(q)
-    step = _step(batch, pool)
+    step = _native_step(batch, pool)
     tokens, num_heads, head_dim, q_stride = match("q[T,n,d|s,d,1]", q)
-    step.check(q, step.num_kv_heads, 0)
+    check_heads(q, len(batch.positions), pool, pool.num_kv_heads, 0)
+    _check_activations(q, pool)
     stream = _stream(q)
     workspace = None
     if stream != _CPU:
-        num_bytes = _kernels.paged_attention_workspace_bytes(step.native, num_heads, dtype, stream)
+        num_bytes = _kernels.paged_attention_workspace_bytes(step, num_heads, dtype, *split, stream)
         workspace = torch.empty(num_bytes, dtype=torch.uint8, device=q.device)
     out = q.new_empty(tokens, num_heads, head_dim)
-    _kernels.paged_attention(
-        out.data_ptr(), q.data_ptr(), step.native, layer, num_heads, q_stride, sliding_window, scale, dtype,
-        0 if workspace is None else workspace.data_ptr(), stream,
+    address = 0 if workspace is None else workspace.data_ptr()
+    arguments = (out.data_ptr(), q.data_ptr(), step, layer, num_heads, q_stride, sliding_window, scale, dtype, address)
+    return _AttentionCall(out, workspace, arguments, stream)
+
+
+def hidden_write(x: Tensor, tokens: StoredTokens, pool: UnitPool, layer: int) -> None:
+    """Stores X of `tokens` in the hidden blocks of their rows. x [N, H], rows may be strided, H <= d_kv."""
+    if not _has_kernel(x):
+        ops_reference.hidden_write(x, tokens, pool, layer)
+        return
+    dtype = _common_dtype(x)
+    num_rows, hidden_size, stride = match("x[N,H|s,1]", x)
+    count = check_stored(tokens, pool, hidden_size)
+    if tokens.source is None and num_rows != count:
+        raise ValueError(f"x has {num_rows} rows for {count} tokens")
+    _check_activations(x, pool)
+    _kernels.hidden_write(
+        x.data_ptr(), 0 if tokens.source is None else tokens.source.data_ptr(), tokens.positions.data_ptr(),
+        tokens.token_row.data_ptr(), _native_pool(pool), layer, count, hidden_size, stride, dtype, _stream(x),
+    )  # fmt: skip
+
+
+def hidden_gather(tokens: StoredTokens, pool: UnitPool, layer: int, hidden_size: int) -> Tensor:
+    """One layer's X of stored tokens -> [n, hidden_size], float32 on CPU, in the dtype of the pool elsewhere."""
+    if not _has_kernel(pool.data):
+        return ops_reference.hidden_gather(tokens, pool, layer, hidden_size)
+    count = check_stored(tokens, pool, hidden_size)
+    stream = _stream(pool.data)
+    dtype = torch.float32 if stream == _CPU else pool.data.dtype
+    out = torch.empty(count, hidden_size, dtype=dtype, device=pool.data.device)
+    _kernels.hidden_gather(
+        out.data_ptr(), tokens.positions.data_ptr(), tokens.token_row.data_ptr(), _native_pool(pool), layer, count,
+        hidden_size, _DTYPES[dtype], stream,
     )  # fmt: skip
     return out
+
+
+def project_rope_write(
+    k: Tensor,
+    v: Tensor,
+    k_norm: Tensor | None,
+    norm_eps: float,
+    cos_sin: Tensor | None,
+    tokens: StoredTokens,
+    pool: UnitPool,
+    layer: int,
+) -> None:
+    """k, v [n, n_kv, hd], projected from stored X: norm of k's heads, rotation, both to where the block table says.
+
+    k and v may be views into one product, rows strided, heads dense; they stay as they are. k_norm [hd] or None;
+    cos_sin as rope_kv_write() takes it.
+    """
+    if not _has_kernel(k):
+        ops_reference.project_rope_write(k, v, k_norm, norm_eps, cos_sin, tokens, pool, layer)
+        return
+    dtype = _common_dtype(k, v) if k_norm is None else _common_dtype(k, v, k_norm)
+    count, num_kv_heads, head_dim, k_stride, v_stride = match("k[n,m,d|k,d,1] v[n,m,d|v,d,1]", k, v)
+    rotary_dim = 0 if cos_sin is None else match("cos_sin[P,R|R,1]", cos_sin)[1]
+    check_stored(tokens, pool, num_kv_heads * head_dim)
+    check_heads(k, len(tokens.positions), pool, num_kv_heads, rotary_dim)
+    _check_activations(k, pool)
+    if k_norm is not None:
+        match(f"k_norm[{head_dim}|1]", k_norm)
+    _kernels.project_rope_write(
+        k.data_ptr(), v.data_ptr(), 0 if k_norm is None else k_norm.data_ptr(),
+        0 if cos_sin is None else cos_sin.data_ptr(), tokens.positions.data_ptr(), tokens.token_row.data_ptr(),
+        _native_pool(pool), layer, count, rotary_dim, k_stride, v_stride, norm_eps, dtype, _stream(k),
+    )  # fmt: skip
+
+
+def unit_copy(to: Tensor, source: Tensor, to_units: Tensor | None = None, from_units: Tensor | None = None) -> None:
+    """to[to_units[i]] = source[from_units[i]], all in one launch. Indices int32 [n]; None: unit i.
+
+    to, source [units, ...], contiguous, units of one size. With CUDA either may be pinned host memory, the indices are
+    on the device, and units are multiples of 16 bytes. No unit is written twice, none both read and written.
+    """
+    indices = [units for units in (to_units, from_units) if units is not None]
+    place = next((t for t in (to, source, *indices) if t.is_cuda), to)
+    if not _has_kernel(place):
+        ops_reference.unit_copy(to, source, to_units, from_units)
+        return
+    count = check_unit_copy(to, source, indices, place.device)
+    unit_bytes = to[0].numel() * to.element_size() if count else 0
+    _kernels.unit_copy(
+        to.data_ptr(), source.data_ptr(), 0 if to_units is None else to_units.data_ptr(),
+        0 if from_units is None else from_units.data_ptr(), count, unit_bytes, _stream(place),
+    )  # fmt: skip
 
 
 def pack_linear(
@@ -203,16 +339,33 @@ def argmax(logits: Tensor) -> Int32Array:
 def draw_tokens(logits: Tensor, parameters: DrawParameters) -> Int32Array:
     """logits float32 [n, V], may be overwritten -> tokens [n]. A row's token does not depend on the other rows."""
     p = parameters
-    if not _has_token_kernels(logits):
+    if not _has_kernel(logits) or logits.dtype is not torch.float32:
         return ops_reference.draw_tokens(logits, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index)
     num_rows, vocab_size = match("logits[n,V|V,1]", logits)
     if any(len(values) != num_rows for values in (p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index)):
         raise ValueError(f"{num_rows} rows of logits need as many of each parameter")
+    if _stream(logits) != _CPU:
+        return _draw_on_device(logits, p)
     tokens = np.empty(num_rows, dtype=np.int32)
     _kernels.draw_tokens(
         logits.data_ptr(), vocab_size, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index, tokens
     )
     return tokens
+
+
+def _draw_on_device(logits: Tensor, p: DrawParameters) -> Int32Array:
+    """All parameters go there in one copy; the tokens come back."""
+    parts = (p.top_k, p.seed, p.index, p.temperature, p.top_p, p.min_p)  # the longer ones first: all are aligned
+    packed = torch.from_numpy(np.concatenate([part.view(np.uint8) for part in parts])).to(logits.device)
+    ends = np.cumsum([0, *(part.nbytes for part in parts)]) + packed.data_ptr()
+    top_k, seed, index, temperature, top_p, min_p = ends[:-1].tolist()
+    tokens = torch.empty(len(logits), dtype=torch.int32, device=logits.device)
+    _kernels.draw_tokens_on_device(
+        tokens.data_ptr(), logits.data_ptr(), len(logits), logits.shape[1], temperature, top_k, top_p, min_p, seed,
+        index, _stream(logits),
+    )  # fmt: skip
+    ids: Int32Array = tokens.cpu().numpy()
+    return ids
 
 
 def _has_token_kernels(logits: Tensor) -> bool:
@@ -257,68 +410,42 @@ def _native_layer(layer: LayerWeights) -> _kernels.DecoderLayer:
     )  # fmt: skip
 
 
+# By identity; an entry ends with its pool.
+_native_pools: dict[int, tuple[weakref.ref[UnitPool], _kernels.PagedPool]] = {}
+
+
 def _native_pool(pool: UnitPool) -> _kernels.PagedPool:
-    units_shape = match("data[U,F,b,D|u,f,D,1] block_table[R,G,2,B|r,g,B,1]", pool.data, pool.block_table)
-    _, layers_per_unit, block_size, dim, _, _, _, num_groups, max_blocks, *_ = units_shape
-    if pool.data.dtype not in _DTYPES or pool.block_table.dtype is not torch.int32:
-        raise ValueError("the pool must be of a floating dtype that kernels have, its block table int32")
-    if pool.block_table.device != pool.data.device or dim != pool.num_kv_heads * pool.head_dim:
-        raise ValueError("the pool must have vectors of num_kv_heads * head_dim, its block table on the same device")
-    if not (pool.data.is_contiguous() and pool.block_table.is_contiguous()):
-        raise ValueError("the pool and its block table must be contiguous")
+    key = id(pool)
+    known = _native_pools.get(key)
+    if known is None:
+        known = (weakref.ref(pool, lambda _: _native_pools.pop(key, None)), _make_native_pool(pool))
+        _native_pools[key] = known
+    return known[1]
+
+
+def _make_native_pool(pool: UnitPool) -> _kernels.PagedPool:
+    layers_per_unit, block_size, num_groups, max_blocks = check_pool(pool)
     return _kernels.PagedPool(
         pool.data.data_ptr(), pool.block_table.data_ptr(), layers_per_unit, block_size, pool.num_kv_heads,
         pool.head_dim, num_groups, max_blocks, _DTYPES[pool.data.dtype],
     )  # fmt: skip
 
 
-class _Step:
-    """One batch on one pool, checked, as the kernels take it."""
-
-    __slots__ = ("head_dim", "native", "num_kv_heads", "num_tokens", "pool_dtype")
-
-    def __init__(self, batch: StepBatch, pool: UnitPool) -> None:
-        native_pool = _native_pool(pool)
-        self.num_tokens, num_seqs = match(
-            "positions[T|1] token_row[T|1] rows[S|1] seq_lens[S|1]",
-            batch.positions, batch.token_row, batch.rows, batch.seq_lens,
-        )  # fmt: skip
-        indices = (batch.positions, batch.token_row, batch.rows, batch.query_start, batch.seq_lens)
-        if any(t.dtype is not torch.int32 or t.device != pool.data.device for t in indices):
-            raise ValueError("the indices of the batch must be int32 and on the device of the pool")
-        if batch.query_start.shape != (num_seqs + 1,):
-            raise ValueError("query_start must have S + 1 entries")
-        self.pool_dtype = pool.data.dtype
-        self.num_kv_heads, self.head_dim = pool.num_kv_heads, pool.head_dim
-        self.native = _kernels.Step(
-            native_pool, batch.positions.data_ptr(), batch.token_row.data_ptr(), batch.rows.data_ptr(),
-            batch.query_start.data_ptr(), batch.seq_lens.data_ptr(),
-            self.num_tokens, num_seqs, batch.max_query_len, batch.max_seq_len,
-        )  # fmt: skip
-
-    def check(self, q: Tensor, num_kv_heads: int, rotary_dim: int) -> None:
-        tokens, num_heads, head_dim = q.shape
-        if tokens != self.num_tokens or head_dim != self.head_dim or num_kv_heads != self.num_kv_heads:
-            raise ValueError(
-                f"q {list(q.shape)} and {num_kv_heads} KV heads do not fit a batch of {self.num_tokens} tokens and a "
-                f"pool of {self.num_kv_heads} heads of {self.head_dim}"
-            )
-        if num_heads % num_kv_heads or rotary_dim % 2 or rotary_dim > head_dim:
-            raise ValueError(f"{num_heads} heads over {num_kv_heads} KV heads, {rotary_dim} of {head_dim} rotated")
-        if not q.is_cpu and q.dtype is not self.pool_dtype:
-            raise ValueError(f"on {q.device.type}, q is {q.dtype} but the pool is {self.pool_dtype}")
-
-
 # The step that the layers are in the middle of. Weak: it keeps no pool alive.
-_last_step: tuple[weakref.ref[StepBatch], weakref.ref[UnitPool], _Step] | None = None
+_last_step: tuple[weakref.ref[StepBatch], weakref.ref[UnitPool], _kernels.Step] | None = None
 
 
-def _step(batch: StepBatch, pool: UnitPool) -> _Step:
+def _native_step(batch: StepBatch, pool: UnitPool) -> _kernels.Step:
     global _last_step
     last = _last_step
     if last is not None and last[0]() is batch and last[1]() is pool:
         return last[2]
-    step = _Step(batch, pool)
+    num_tokens, num_seqs = check_batch(batch, pool)
+    step = _kernels.Step(
+        _native_pool(pool), batch.positions.data_ptr(), batch.token_row.data_ptr(), batch.rows.data_ptr(),
+        batch.query_start.data_ptr(), batch.seq_lens.data_ptr(),
+        num_tokens, num_seqs, batch.max_query_len, batch.max_seq_len,
+    )  # fmt: skip
     _last_step = (weakref.ref(batch), weakref.ref(pool), step)
     return step
 
@@ -337,6 +464,11 @@ def _common_dtype(x: Tensor, *others: Tensor) -> int:
     if dtype not in _DTYPES:
         raise ValueError(f"no kernel for {dtype}")
     return _DTYPES[dtype]
+
+
+def _check_activations(x: Tensor, pool: UnitPool) -> None:
+    if not x.is_cpu and x.dtype is not pool.data.dtype:
+        raise ValueError(f"on {x.device.type}, activations are {x.dtype} but the pool is {pool.data.dtype}")
 
 
 def _stream(x: Tensor) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from worker.sampling.draw import draw, keep_likeliest
 from worker.sampling.noise import uniforms
-from worker.unit_pool import StepBatch, UnitPool
+from worker.unit_pool import StepBatch, StoredTokens, UnitPool
 
 K, V = 0, 1  # vector kinds
 
@@ -43,8 +43,7 @@ def rope_kv_write(
         q.copy_(_rotate(q, cos, sin))
         k = _rotate(k, cos, sin)
     for kind, vectors in ((K, k), (V, v)):  # [T, n_kv, hd]
-        units, slots = _locate(pool, batch.token_row.long(), layer, kind, batch.positions.long())
-        pool.data[units, layer % pool.layers_per_unit, slots] = vectors.flatten(1).to(pool.data.dtype)
+        _store(vectors.flatten(1), pool, layer, kind, StoredTokens(batch.token_row, batch.positions))
 
 
 def paged_attention(
@@ -58,6 +57,43 @@ def paged_attention(
         v = _gather(pool, row, layer, V, seq_len)
         out[queries] = _attend(q[queries].float(), k, v, scale, sliding_window).to(q.dtype)
     return out
+
+
+def hidden_write(x: Tensor, tokens: StoredTokens, pool: UnitPool, layer: int) -> None:
+    units, slots = _locate_hidden(pool, tokens, layer)
+    rows = x if tokens.source is None else x[tokens.source.long()]
+    pool.data[units, layer % pool.layers_per_unit, slots, : x.shape[1]] = rows.to(pool.data.dtype)
+
+
+def hidden_gather(tokens: StoredTokens, pool: UnitPool, layer: int, hidden_size: int) -> Tensor:
+    units, slots = _locate_hidden(pool, tokens, layer)
+    x = pool.data[units, layer % pool.layers_per_unit, slots, :hidden_size]
+    return x.float() if x.is_cpu else x
+
+
+def project_rope_write(
+    k: Tensor,
+    v: Tensor,
+    k_norm: Tensor | None,
+    norm_eps: float,
+    cos_sin: Tensor | None,
+    tokens: StoredTokens,
+    pool: UnitPool,
+    layer: int,
+) -> None:
+    if k_norm is not None:
+        k = rms_norm(k, k_norm, norm_eps)
+    if cos_sin is not None:
+        cos, sin = cos_sin[tokens.positions.long()].unsqueeze(1).chunk(2, dim=-1)  # [n, 1, rot / 2] each
+        k = _rotate(k, cos, sin)
+    for kind, vectors in ((K, k), (V, v)):  # [n, n_kv, hd]
+        _store(vectors.flatten(1), pool, layer, kind, tokens)
+
+
+def unit_copy(to: Tensor, source: Tensor, to_units: Tensor | None = None, from_units: Tensor | None = None) -> None:
+    n = next((len(units) for units in (to_units, from_units) if units is not None), len(to))
+    units = source[:n] if from_units is None else source[from_units.long()]
+    to[slice(n) if to_units is None else to_units.long()] = units
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -76,6 +112,20 @@ def _locate(pool: UnitPool, row: Tensor | int, layer: int, kind: int, positions:
     table = pool.block_table[row, layer // pool.layers_per_unit, kind]  # [(n,) max_blocks]
     blocks = positions // pool.block_size
     units = table[blocks] if table.dim() == 1 else table.gather(1, blocks[:, None])[:, 0]
+    return units.long(), positions % pool.block_size
+
+
+def _store(vectors: Tensor, pool: UnitPool, layer: int, kind: int, tokens: StoredTokens) -> None:
+    """vectors [n, d_kv]."""
+    units, slots = _locate(pool, tokens.token_row.long(), layer, kind, tokens.positions.long())
+    pool.data[units, layer % pool.layers_per_unit, slots] = vectors.to(pool.data.dtype)
+
+
+def _locate_hidden(pool: UnitPool, tokens: StoredTokens, layer: int) -> tuple[Tensor, Tensor]:
+    """Unit and slot of each token's X."""
+    places = pool.block_table.flatten(1, 2)  # [rows, 2 * num_groups, max_blocks]
+    positions = tokens.positions.long()
+    units = places[tokens.token_row.long(), layer // pool.layers_per_unit, positions // pool.block_size]
     return units.long(), positions % pool.block_size
 
 

@@ -39,6 +39,15 @@ class UnitPool:
         return self.data.shape[2]
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTokens:
+    """n tokens by where their vectors are stored. int32, contiguous, on the device of the pool."""
+
+    token_row: torch.Tensor  # [n] row in UnitPool.block_table
+    positions: torch.Tensor  # [n]
+    source: torch.Tensor | None = None  # [n] their rows in what is stored; None: row i
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class StepBatch:
     """One flattened batch on the device: T tokens of S sequences. Integer tensors are int32 and contiguous."""

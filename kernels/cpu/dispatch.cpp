@@ -76,6 +76,10 @@ Status paged_attention_cpu(const PagedAttentionArgs& args) { return cpu::active-
 Status linear_cpu(const LinearArgs& args) { return cpu::active->linear(args); }
 Status decoder_step_cpu(const DecoderStepArgs& args) { return cpu::active->decoder_step(args); }
 Status draw_tokens_cpu(const DrawTokensArgs& args) { return cpu::active->draw_tokens(args); }
+Status hidden_gather_cpu(const HiddenGatherArgs& args) { return cpu::active->hidden_gather(args); }
+Status hidden_write_cpu(const HiddenWriteArgs& args) { return cpu::active->hidden_write(args); }
+Status project_rope_write_cpu(const ProjectRopeWriteArgs& args) { return cpu::active->project_rope_write(args); }
+Status unit_copy_cpu(const UnitCopyArgs& args) { return cpu::active->unit_copy(args); }
 int64_t linear_panel_width() { return cpu::active->linear_panel_width; }
 float read_limit_cpu(const void* data, int64_t bytes) { return cpu::active->read_limit(data, bytes); }
 int64_t arithmetic_limit_cpu(int64_t rounds, DType dtype) { return cpu::active->arithmetic_limit(rounds, dtype); }

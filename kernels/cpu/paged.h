@@ -48,4 +48,31 @@ class PagedLayer {
   const int32_t* table_;
 };
 
+// One layer of the hidden cache.
+template <class T>
+class HiddenLayer {
+ public:
+  HiddenLayer(const PagedPool& pool, int64_t layer)
+      : block_size_(pool.block_size),
+        row_size_(pool.num_groups * 2 * pool.max_blocks),
+        dim_(pool.num_kv_heads * pool.head_dim),
+        unit_size_(pool.layers_per_unit * pool.block_size * dim_),
+        data_(static_cast<T*>(pool.data) + layer % pool.layers_per_unit * pool.block_size * dim_),
+        table_(pool.block_table + layer / pool.layers_per_unit * pool.max_blocks) {}
+
+  // X of one token.
+  T* vector(int64_t row, int64_t position) const {
+    const int64_t unit = table_[row * row_size_ + position / block_size_];
+    return data_ + unit * unit_size_ + position % block_size_ * dim_;
+  }
+
+ private:
+  int64_t block_size_;
+  int64_t row_size_;  // of the block table
+  int64_t dim_;
+  int64_t unit_size_;
+  T* data_;
+  const int32_t* table_;
+};
+
 }  // namespace hocket::cpu::HOCKET_ISA

@@ -3,36 +3,11 @@
 #include "kernels.h"
 #include "paged.h"
 #include "parallel.h"
+#include "rope_head.h"
 #include "simd.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
-
-template <class To>
-void copy(const float* from, To* to, int64_t n) {
-  int64_t i = 0;
-  for (; i + kWidth <= n; i += kWidth) store(to + i, load(from + i));
-  if (i < n) store_first(to + i, load_first(from + i, n - i), n - i);
-}
-
-// One head, from `x` to `to` (which may be x). cos and sin have `half` elements each.
-template <class To>
-void rotate_head(const float* x, const float* cos, const float* sin, int64_t half, int64_t head_dim, To* to) {
-  int64_t i = 0;
-  for (; i + kWidth <= half; i += kWidth) {
-    const Vec a = load(x + i), b = load(x + half + i), c = load(cos + i), s = load(sin + i);
-    store(to + i, a * c - b * s);
-    store(to + half + i, b * c + a * s);
-  }
-  if (i < half) {
-    const int64_t n = half - i;
-    const Vec a = load_first(x + i, n), b = load_first(x + half + i, n);
-    const Vec c = load_first(cos + i, n), s = load_first(sin + i, n);
-    store_first(to + i, a * c - b * s, n);
-    store_first(to + half + i, b * c + a * s, n);
-  }
-  if (static_cast<const void*>(x) != to) copy(x + 2 * half, to + 2 * half, head_dim - 2 * half);
-}
 
 template <class T>
 void write_token(const RopeKvWriteArgs& args, int64_t token) {
@@ -45,9 +20,9 @@ void write_token(const RopeKvWriteArgs& args, int64_t token) {
   T* k_to = layer.vector(row, kKeys, position);
   T* v_to = layer.vector(row, kValues, position);
 
-  copy(v, v_to, num_kv_heads * head_dim);
+  copy_row(v, v_to, num_kv_heads * head_dim);
   if (half == 0) {
-    copy(k, k_to, num_kv_heads * head_dim);
+    copy_row(k, k_to, num_kv_heads * head_dim);
     return;
   }
   const float* cos = args.cos_sin + position * args.rotary_dim;

@@ -5,9 +5,30 @@
 
 #include <cstdint>
 
+#include "launch.cuh"
 #include "paged_attention.h"
+#include "vector.cuh"
 
 namespace hocket::cuda {
+
+// The threads that work on something together: all kThreads of a block ...
+template <int kThreads>
+struct WholeBlock {
+  __device__ static constexpr int num_threads() { return kThreads; }
+  __device__ static int thread() { return static_cast<int>(threadIdx.x); }
+  __device__ static void sync() { __syncthreads(); }
+};
+
+// ... or some of its warps, side by side with others.
+struct PartOfBlock {
+  int first_warp;
+  int num_warps;
+  int barrier;  // of sync_warps(), nobody else's
+
+  __device__ int num_threads() const { return num_warps * 32; }
+  __device__ int thread() const { return static_cast<int>(threadIdx.x) - first_warp * 32; }
+  __device__ void sync() const { sync_warps(barrier, num_threads()); }
+};
 
 // What the stream kernel and the merge kernel need beyond the arguments.
 struct StreamPlan {
@@ -19,6 +40,27 @@ struct StreamPlan {
 // Query tokens (is_per_token) or sequences that the stream kernel is launched for.
 inline int64_t num_units(const PagedAttentionArgs& args, bool is_per_token) {
   return is_per_token ? args.num_tokens : args.num_seqs;
+}
+
+constexpr int kStreamBlocks = 4;  // of a processor, in flight
+constexpr int64_t kMinSplitKeys = 256;
+constexpr int64_t kMaxSplits = 64;
+
+inline StreamPlan make_plan(const PagedAttentionArgs& args) {
+  StreamPlan plan{1, args.dtype == DType::kFloat32 && args.max_query_len > 1, static_cast<float*>(args.workspace)};
+  const int64_t blocks = num_units(args, plan.is_per_token) * args.pool.num_kv_heads;
+  const int64_t wanted = int64_t{kStreamBlocks} * num_processors();
+  int64_t splits = ceil_div(wanted, blocks < 1 ? 1 : blocks);
+  if (splits > args.max_seq_len / kMinSplitKeys) splits = args.max_seq_len / kMinSplitKeys;
+  if (splits > kMaxSplits) splits = kMaxSplits;
+  plan.num_splits = splits < 1 ? 1 : static_cast<int>(splits);
+  return plan;
+}
+
+// Whether the kernels have code for these sizes.
+inline bool can_attend(const PagedAttentionArgs& args) {
+  const bool is_all_aligned = is_aligned(args.q) && is_aligned(args.out) && is_aligned(args.pool.data);
+  return is_all_aligned && args.pool.head_dim % 8 == 0 && args.pool.head_dim <= 256 && args.q_stride % 8 == 0;
 }
 
 // One query token of the batch, and the keys that it sees.

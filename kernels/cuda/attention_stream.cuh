@@ -1,6 +1,6 @@
 // Attention of one query token at a time: reads the cache once per KV head, for up to kHeads of its query heads.
 //
-// A block of kWarps warps takes one query token, one KV head and one part of the keys. A key is read by kKeyLanes
+// A group of warps takes one query token, one KV head and one part of the keys. A key is read by kKeyLanes
 // lanes, 16 bytes each (twice where a head is larger), so a warp reads kWarpKeys keys at a time, and kUnroll of those
 // are in flight. Each group of kKeyLanes lanes keeps an online softmax of its own; they are merged at the end, first
 // within the warp, then through shared memory. Scores are in units of log2(e), so that exp2 serves.
@@ -139,20 +139,29 @@ struct StreamSink {
   int64_t stride;   // floats from one head's partial to the next one's
 };
 
-// The warps' states, [kStreamWarps][kHeads][kHeadDim + 2] in shared memory, to the sink.
-template <class T, int kHeadDim>
+// One head of one warp in shared memory: top, total, then out with a gap after every 32 elements, so that lanes that
+// hold several neighbours each write to different banks.
+template <int kHeadDim>
+struct StreamRow {
+  static constexpr int kSize = 2 + kHeadDim + kHeadDim / 32;
+  __device__ static int place(int element) { return 2 + element + element / 32; }
+};
+
+// The warps' states, [warps][kHeads] rows in shared memory, to the sink.
+template <class T, int kHeadDim, class Group>
 __device__ void merge_warps(const float* warps, int num_heads, int heads_stored, int head_dim,
-                            const StreamSink<T>& sink) {
-  constexpr int kRow = kHeadDim + 2;
-  for (int i = threadIdx.x; i < num_heads * head_dim; i += kStreamWarps * kWarp) {
+                            const StreamSink<T>& sink, const Group& group) {
+  constexpr int kRow = StreamRow<kHeadDim>::kSize;
+  const int num_warps = group.num_threads() / kWarp;
+  for (int i = group.thread(); i < num_heads * head_dim; i += group.num_threads()) {
     const int h = i / head_dim, d = i % head_dim;
     float top = kNoScore, total = 0, out = 0;
-    for (int w = 0; w < kStreamWarps; ++w) top = fmaxf(top, warps[(w * heads_stored + h) * kRow]);
-    for (int w = 0; w < kStreamWarps; ++w) {
+    for (int w = 0; w < num_warps; ++w) top = fmaxf(top, warps[(w * heads_stored + h) * kRow]);
+    for (int w = 0; w < num_warps; ++w) {
       const float* row = warps + (w * heads_stored + h) * kRow;
       const float weight = exp2f(row[0] - top);
       total += weight * row[1];
-      out += weight * row[2 + d];
+      out += weight * row[StreamRow<kHeadDim>::place(d)];
     }
     if (sink.out != nullptr) {
       sink.out[h * head_dim + d] = from_float<T>(out / total);
@@ -167,18 +176,31 @@ __device__ void merge_warps(const float* warps, int num_heads, int heads_stored,
   }
 }
 
-// Grid: (units, KV heads x ceil(group / kHeads), splits).
-template <class T, int kHeadDim, int kHeads>
-__global__ void __launch_bounds__(kStreamWarps* kWarp) stream_kernel(PagedAttentionArgs args, StreamPlan plan) {
+// What a group of warps does at a time: one query token, up to kHeads of its heads, one part of the keys.
+struct StreamItem {
+  int unit;       // of num_units()
+  int head_part;  // KV head x ceil(group / kHeads) + part of the heads
+  int split;
+};
+
+// Floats of shared memory that each warp needs.
+template <int kHeadDim, int kHeads>
+constexpr int kStreamMemory = kHeads * StreamRow<kHeadDim>::kSize;
+
+// memory: kStreamMemory for each warp.
+template <class T, int kHeadDim, int kHeads, class Group>
+__device__ void run_item(const PagedAttentionArgs& args, const StreamPlan& plan, const StreamItem& item, float* memory,
+                         const Group& warps) {
   using Shape = StreamShape<T, kHeadDim, kHeads>;
-  const Query query = find_query(args, plan.is_per_token, static_cast<int>(blockIdx.x));
+  using Row = StreamRow<kHeadDim>;
+  const Query query = find_query(args, plan.is_per_token, item.unit);
   if (query.token < 0) return;
   const int group = static_cast<int>(args.num_heads / args.pool.num_kv_heads);
   const int parts = (group + kHeads - 1) / kHeads;
-  const int kv_head = static_cast<int>(blockIdx.y) / parts, first = static_cast<int>(blockIdx.y) % parts * kHeads;
+  const int kv_head = item.head_part / parts, first = item.head_part % parts * kHeads;
   const int heads = group - first < kHeads ? group - first : kHeads;
   const int head_dim = static_cast<int>(args.pool.head_dim);
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int warp = warps.thread() / kWarp, lane = warps.thread() % kWarp;
   const int key_lane = lane % Shape::kKeyLanes, key_group = lane / Shape::kKeyLanes;
 
   float q[kHeads][Shape::kElements];
@@ -198,41 +220,54 @@ __global__ void __launch_bounds__(kStreamWarps* kWarp) stream_kernel(PagedAttent
     for (int i = 0; i < Shape::kElements; ++i) state.out[h][i] = 0;
   }
   const int64_t num_keys = query.key_end - query.key_begin;
-  const int split = static_cast<int>(blockIdx.z);
-  const int key_begin = query.key_begin + static_cast<int>(num_keys * split / plan.num_splits);
-  const int key_end = query.key_begin + static_cast<int>(num_keys * (split + 1) / plan.num_splits);
-  constexpr int kStride = kStreamWarps * Shape::kWarpKeys;
-  for (int key = key_begin; key < key_end; key += kStride * Shape::kUnroll) {
-    add_keys<Shape, T, kHeads>(args, query, kv_head, key_lane, key + warp * Shape::kWarpKeys + key_group, kStride,
+  const int key_begin = query.key_begin + static_cast<int>(num_keys * item.split / plan.num_splits);
+  const int key_end = query.key_begin + static_cast<int>(num_keys * (item.split + 1) / plan.num_splits);
+  const int stride = warps.num_threads() / kWarp * Shape::kWarpKeys;
+  for (int key = key_begin; key < key_end; key += stride * Shape::kUnroll) {
+    add_keys<Shape, T, kHeads>(args, query, kv_head, key_lane, key + warp * Shape::kWarpKeys + key_group, stride,
                                key_end, q, state);
   }
 
   merge_warp<Shape, kHeads>(state);
-  __shared__ float warps[kStreamWarps * kHeads * (kHeadDim + 2)];
   if (key_group == 0) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      float* row = warps + (warp * kHeads + h) * (kHeadDim + 2);
+      float* row = memory + (warp * kHeads + h) * Row::kSize;
       if (key_lane == 0) {
         row[0] = state.top[h];
         row[1] = state.total[h];
       }
       for (int i = 0; i < Shape::kElements; ++i) {
         const int at = (i / Shape::kVec * Shape::kKeyLanes + key_lane) * Shape::kVec + i % Shape::kVec;
-        row[2 + at] = state.out[h][i];
+        row[Row::place(at)] = state.out[h][i];
       }
     }
   }
-  __syncthreads();
+  warps.sync();
 
   const int64_t head = kv_head * group + first;
   StreamSink<T> sink{nullptr, nullptr, int64_t{plan.num_splits} * (head_dim + 2)};
   if (plan.num_splits == 1) {
     sink.out = static_cast<T*>(args.out) + (query.token * args.num_heads + head) * head_dim;
   } else {
-    sink.partials = plan.partials + (blockIdx.x * args.num_heads + head) * sink.stride + split * (head_dim + 2);
+    sink.partials = plan.partials + (item.unit * args.num_heads + head) * sink.stride + item.split * (head_dim + 2);
   }
-  merge_warps<T, kHeadDim>(warps, heads, kHeads, head_dim, sink);
+  merge_warps<T, kHeadDim>(memory, heads, kHeads, head_dim, sink, warps);
+}
+
+// Blocks of a processor: what the registers of kHeads heads allow, so that the compiler neither spills nor wastes.
+template <int kHeads>
+constexpr int kStreamResident = kHeads == 1   ? 5
+                                : kHeads <= 4 ? 3
+                                              : 2;
+
+// Grid: (units, KV heads x ceil(group / kHeads), splits).
+template <class T, int kHeadDim, int kHeads>
+__global__ void __launch_bounds__(kStreamWarps* kWarp, kStreamResident<kHeads>)
+    stream_kernel(PagedAttentionArgs args, StreamPlan plan) {
+  __shared__ float memory[kStreamWarps * kStreamMemory<kHeadDim, kHeads>];
+  const StreamItem item{static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
+  run_item<T, kHeadDim, kHeads>(args, plan, item, memory, WholeBlock<kStreamWarps * kWarp>{});
 }
 
 // Joins the splits. Grid: (units, num_heads); one thread per element of the head.

@@ -1,9 +1,9 @@
 // Attention of prefill chunks on tensor cores, for 16-bit elements.
 //
-// A block of kTileWarps warps takes kTileRows query rows that share a KV head; a row is one query head at one query
-// token, numbered query * group + head. Each warp owns 16 rows and walks with the others over tiles of keys in shared
-// memory: S = Q K^T and out += P V by mma, softmax in registers, the scores' accumulators becoming the next product's
-// operand in place. Copies of V run under S, copies of the next K under softmax and P V.
+// A group of warps takes query rows that share a KV head, 16 for each warp; a row is one query head at one query token,
+// numbered query * group + head. The warps walk together over tiles of keys in shared memory: S = Q K^T and out += P V
+// by mma, softmax in registers, the scores' accumulators becoming the next product's operand in place. Copies of V run
+// under S, copies of the next K under softmax and P V.
 //
 // Operations: 4 x rows x keys x head_dim, half of it masked away on the diagonal only. Bytes: K and V once per block.
 #pragma once
@@ -24,9 +24,12 @@ template <class T, int kHeadDim>
 struct Tile {
   static constexpr int kKeys = kHeadDim > 128 ? 32 : 64;
   static constexpr int kRow = kHeadDim + 8;  // elements; 16 bytes more, so that 8 rows lie in different banks
-  static constexpr size_t kBytes = static_cast<size_t>(kTileRows + 2 * kKeys) * kRow * sizeof(T);
+  // Shared memory for this many query rows.
+  __host__ __device__ static constexpr size_t num_bytes(int rows) {
+    return static_cast<size_t>(rows + 2 * kKeys) * kRow * sizeof(T);
+  }
 
-  T* queries;  // [kTileRows][kRow]
+  T* queries;  // [rows][kRow]
   T* keys;     // [kKeys][kRow]
   T* values;   // [kKeys][kRow]
 };
@@ -46,18 +49,18 @@ struct TileWork {
   __device__ int position(int row) const { return first_position + (first_row + row) / group; }
 };
 
-__device__ inline TileWork find_tile(const PagedAttentionArgs& args) {
-  const int seq = static_cast<int>(blockIdx.z);
+// Rows [index * rows, (index + 1) * rows) of a sequence, as far as it has them.
+__device__ inline TileWork find_tile(const PagedAttentionArgs& args, int seq, int kv_head, int index, int rows) {
   const int first_token = args.query_start[seq], num_queries = args.query_start[seq + 1] - first_token;
   TileWork work;
   work.group = static_cast<int>(args.num_heads / args.pool.num_kv_heads);
-  work.kv_head = static_cast<int>(blockIdx.y);
+  work.kv_head = kv_head;
   work.table_row = args.rows[seq];
   work.first_token = first_token;
   work.first_position = args.seq_lens[seq] - num_queries;
-  work.first_row = static_cast<int>(blockIdx.x) * kTileRows;
+  work.first_row = index * rows;
   const int rows_left = num_queries * work.group - work.first_row;
-  work.num_rows = num_queries == 1 ? 0 : rows_left < kTileRows ? rows_left : kTileRows;  // one query: the stream kernel
+  work.num_rows = rows_left < rows ? rows_left : rows;
   if (work.num_rows > 0) {
     work.key_begin = first_key(args, work.position(0));
     work.key_end = work.position(work.num_rows - 1) + 1;
@@ -66,12 +69,13 @@ __device__ inline TileWork find_tile(const PagedAttentionArgs& args) {
 }
 
 // Starts copying the tile of keys or values that begins at position `first`.
-template <class T, int kHeadDim>
-__device__ void copy_tile(const PagedAttentionArgs& args, const TileWork& work, Kind kind, int first, T* to) {
+template <class T, int kHeadDim, class Group>
+__device__ void copy_tile(const PagedAttentionArgs& args, const TileWork& work, Kind kind, int first, T* to,
+                          const Group& warps) {
   using Shape = Tile<T, kHeadDim>;
   constexpr int kChunks = kHeadDim / 8;  // of 16 bytes, per key
   const int head_dim = static_cast<int>(args.pool.head_dim);
-  for (int i = threadIdx.x; i < Shape::kKeys * kChunks; i += kTileThreads) {
+  for (int i = warps.thread(); i < Shape::kKeys * kChunks; i += warps.num_threads()) {
     const int key = i / kChunks, at = i % kChunks * 8;
     const bool is_valid = first + key < work.key_end && at < head_dim;
     const T* from = static_cast<const T*>(args.pool.data);
@@ -82,11 +86,11 @@ __device__ void copy_tile(const PagedAttentionArgs& args, const TileWork& work, 
   }
 }
 
-template <class T, int kHeadDim>
-__device__ void copy_queries(const PagedAttentionArgs& args, const TileWork& work, T* to) {
+template <class T, int kHeadDim, class Group>
+__device__ void copy_queries(const PagedAttentionArgs& args, const TileWork& work, T* to, const Group& warps) {
   constexpr int kChunks = kHeadDim / 8;
   const int head_dim = static_cast<int>(args.pool.head_dim);
-  for (int i = threadIdx.x; i < kTileRows * kChunks; i += kTileThreads) {
+  for (int i = warps.thread(); i < warps.num_threads() / 2 * kChunks; i += warps.num_threads()) {
     const int row = i / kChunks, at = i % kChunks * 8;
     const bool is_valid = row < work.num_rows && at < head_dim;
     const T* from = static_cast<const T*>(args.q);
@@ -110,9 +114,9 @@ struct TileState {
 };
 
 template <class T, int kHeadDim>
-__device__ void multiply_keys(const Tile<T, kHeadDim>& tile, TileState<T, kHeadDim>& state) {
+__device__ void multiply_keys(const Tile<T, kHeadDim>& tile, int warp, TileState<T, kHeadDim>& state) {
   constexpr int kRow = Tile<T, kHeadDim>::kRow;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
   for (auto& scores : state.scores) {
     for (float& score : scores) score = 0;
   }
@@ -151,8 +155,9 @@ __device__ void multiply_values(const Tile<T, kHeadDim>& tile, TileState<T, kHea
 
 // Scales the scores to units of log2(e) and hides what a row may not see.
 template <class T, int kHeadDim>
-__device__ void mask(const PagedAttentionArgs& args, const TileWork& work, int first, TileState<T, kHeadDim>& state) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+__device__ void mask(const PagedAttentionArgs& args, const TileWork& work, int first, int warp,
+                     TileState<T, kHeadDim>& state) {
+  const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = warp * 16 + lane / 4 + i * 8;
@@ -202,8 +207,9 @@ __device__ void softmax(TileState<T, kHeadDim>& state) {
 }
 
 template <class T, int kHeadDim>
-__device__ void write_out(const PagedAttentionArgs& args, const TileWork& work, TileState<T, kHeadDim>& state) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+__device__ void write_out(const PagedAttentionArgs& args, const TileWork& work, int warp,
+                          TileState<T, kHeadDim>& state) {
+  const int lane = threadIdx.x % 32;
   const int head_dim = static_cast<int>(args.pool.head_dim);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -227,15 +233,15 @@ __device__ void write_out(const PagedAttentionArgs& args, const TileWork& work, 
   }
 }
 
-// Grid: (ceil(max_query_len x group / kTileRows), KV heads, sequences).
-template <class T, int kHeadDim>
-__global__ void __launch_bounds__(kTileThreads) tile_kernel(PagedAttentionArgs args) {
+// memory: Tile::num_bytes(16 x warps), aligned to 16.
+template <class T, int kHeadDim, class Group>
+__device__ void run_tile(const PagedAttentionArgs& args, const TileWork& work, unsigned char* memory,
+                         const Group& warps) {
   using Shape = Tile<T, kHeadDim>;
-  const TileWork work = find_tile(args);
-  if (work.num_rows <= 0) return;
+  const int warp = warps.thread() / 32;
   Shape tile;
-  tile.queries = reinterpret_cast<T*>(block_memory());
-  tile.keys = tile.queries + kTileRows * Shape::kRow;
+  tile.queries = reinterpret_cast<T*>(memory);
+  tile.keys = tile.queries + warps.num_threads() / 2 * Shape::kRow;
   tile.values = tile.keys + Shape::kKeys * Shape::kRow;
 
   TileState<T, kHeadDim> state;
@@ -247,27 +253,36 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(PagedAttentionArgs a
     state.total[i] = 0;
   }
 
-  copy_queries<T, kHeadDim>(args, work, tile.queries);
-  copy_tile<T, kHeadDim>(args, work, kKeys, work.key_begin, tile.keys);
+  copy_queries<T, kHeadDim>(args, work, tile.queries, warps);
+  copy_tile<T, kHeadDim>(args, work, kKeys, work.key_begin, tile.keys, warps);
   commit_copies();
   for (int first = work.key_begin; first < work.key_end; first += Shape::kKeys) {
-    copy_tile<T, kHeadDim>(args, work, kValues, first, tile.values);
+    copy_tile<T, kHeadDim>(args, work, kValues, first, tile.values, warps);
     commit_copies();
     wait_for_copies<1>();  // the keys are here
-    __syncthreads();
-    multiply_keys(tile, state);
-    __syncthreads();  // the keys may go
-    copy_tile<T, kHeadDim>(args, work, kKeys, first + Shape::kKeys, tile.keys);
+    warps.sync();
+    multiply_keys(tile, warp, state);
+    warps.sync();  // the keys may go
+    copy_tile<T, kHeadDim>(args, work, kKeys, first + Shape::kKeys, tile.keys, warps);
     commit_copies();
-    mask(args, work, first, state);
+    mask(args, work, first, warp, state);
     softmax(state);
     wait_for_copies<1>();  // the values are here
-    __syncthreads();
+    warps.sync();
     multiply_values(tile, state);
-    __syncthreads();  // the values may go
+    warps.sync();  // the values may go
   }
   wait_for_copies<0>();
-  write_out(args, work, state);
+  write_out(args, work, warp, state);
+}
+
+// Grid: (ceil(max_query_len x group / kTileRows), KV heads, sequences).
+template <class T, int kHeadDim>
+__global__ void __launch_bounds__(kTileThreads) tile_kernel(PagedAttentionArgs args) {
+  const int seq = static_cast<int>(blockIdx.z);
+  if (args.query_start[seq + 1] - args.query_start[seq] == 1) return;  // the stream kernel's
+  const TileWork work = find_tile(args, seq, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), kTileRows);
+  if (work.num_rows > 0) run_tile<T, kHeadDim>(args, work, block_memory(), WholeBlock<kTileThreads>{});
 }
 
 }  // namespace hocket::cuda

@@ -17,13 +17,49 @@ __device__ inline unsigned char* block_memory() {
   return memory;
 }
 
+// Waits for the other threads of some warps of the block. Barrier 0 is __syncthreads()'s.
+__device__ inline void sync_warps(int barrier, int num_threads) {
+  asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(num_threads) : "memory");
+}
+
+// What is launched on `later` from now on starts when all that was launched on `earlier` is done.
+inline Status order(void* earlier, void* later) {
+  cudaEvent_t event = nullptr;
+  if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return Status::kDeviceError;
+  const bool is_ordered = cudaEventRecord(event, static_cast<cudaStream_t>(earlier)) == cudaSuccess &&
+                          cudaStreamWaitEvent(static_cast<cudaStream_t>(later), event, 0) == cudaSuccess;
+  return cudaEventDestroy(event) == cudaSuccess && is_ordered ? Status::kOk : Status::kDeviceError;
+}
+
+inline int num_processors() {
+  int device = 0, count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 1;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
+  return count;
+}
+
+template <class... Params>
+bool allow_memory(void (*kernel)(Params...), size_t block_memory_bytes) {
+  if (block_memory_bytes <= 48 * 1024) return true;
+  const int bytes = static_cast<int>(block_memory_bytes);
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) == cudaSuccess;
+}
+
+// Blocks of the kernel that run on one processor at a time, at least 1.
+template <class... Params>
+int blocks_per_processor(void (*kernel)(Params...), int num_threads, size_t block_memory_bytes) {
+  int blocks = 0;
+  if (!allow_memory(kernel, block_memory_bytes)) return 1;
+  if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, num_threads, block_memory_bytes) != cudaSuccess) {
+    return 1;
+  }
+  return blocks < 1 ? 1 : blocks;
+}
+
 template <class... Params, class... Args>
 Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t block_memory_bytes, void* stream, Args... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return Status::kOk;
-  if (block_memory_bytes > 48 * 1024 && cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                             static_cast<int>(block_memory_bytes)) != cudaSuccess) {
-    return Status::kDeviceError;
-  }
+  if (!allow_memory(kernel, block_memory_bytes)) return Status::kDeviceError;
   kernel<<<grid, block, block_memory_bytes, static_cast<cudaStream_t>(stream)>>>(args...);
   return cudaGetLastError() == cudaSuccess ? Status::kOk : Status::kDeviceError;
 }

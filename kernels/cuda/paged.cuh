@@ -24,4 +24,17 @@ __device__ T* paged_vector(const PagedPool& pool, int64_t layer, int row, Kind k
   return static_cast<T*>(pool.data) + slot * dim;
 }
 
+// The start of one token's X.
+template <class T>
+__device__ T* hidden_vector(const PagedPool& pool, int64_t layer, int row, int position) {
+  const int block_size = static_cast<int>(pool.block_size);
+  const int64_t dim = pool.num_kv_heads * pool.head_dim;
+  const int64_t group = layer / pool.layers_per_unit;
+  const int32_t* table = pool.block_table + (row * pool.num_groups * 2 + group) * pool.max_blocks;
+  const int64_t unit = table[position / block_size];
+  const int64_t slot =
+      (unit * pool.layers_per_unit + layer % pool.layers_per_unit) * block_size + position % block_size;
+  return static_cast<T*>(pool.data) + slot * dim;
+}
+
 }  // namespace hocket::cuda

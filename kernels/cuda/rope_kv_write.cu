@@ -2,6 +2,7 @@
 // the rotated part of the k heads, and v; each item is one vector (or two, a pair).
 #include "launch.cuh"
 #include "paged.cuh"
+#include "rope.cuh"
 #include "rope_kv_write.h"
 #include "vector.cuh"
 
@@ -10,19 +11,6 @@ namespace cuda {
 namespace {
 
 constexpr int kBlock = 128;
-
-// Rotates kVec pairs (from[i], from[i + half]) to the same places of `to`.
-template <class T, int kVec>
-__device__ void rotate(const T* from, T* to, int64_t half, const float* cos, const float* sin) {
-  const Vector<T, kVec> a = load_vector<kVec>(from), b = load_vector<kVec>(from + half);
-  Vector<T, kVec> first, second;
-  for (int j = 0; j < kVec; ++j) {
-    first.set(j, a[j] * cos[j] - b[j] * sin[j]);
-    second.set(j, b[j] * cos[j] + a[j] * sin[j]);
-  }
-  store_vector(to, first);
-  store_vector(to + half, second);
-}
 
 template <class T, int kVec>
 __global__ void rope_kv_write_kernel(RopeKvWriteArgs args) {
@@ -43,7 +31,7 @@ __global__ void rope_kv_write_kernel(RopeKvWriteArgs args) {
     const int64_t kv_head = head - args.num_heads;
     const T* from = kv_head < 0 ? q + head * head_dim : k + kv_head * head_dim;
     T* to = kv_head < 0 ? q + head * head_dim : k_to + kv_head * head_dim;
-    rotate<T, kVec>(from + at, to + at, half, cos + at, cos + half + at);
+    rotate(load_vector<kVec>(from + at), load_vector<kVec>(from + at + half), cos + at, cos + half + at, to + at, half);
   }
   const int64_t tails = rest / kVec;  // vectors per head
   for (int64_t i = threadIdx.x; i < num_kv_heads * tails; i += kBlock) {
@@ -59,8 +47,8 @@ template <class T>
 bool can_vectorize(const RopeKvWriteArgs& args) {
   constexpr int kVec = kVectorSize<T>;
   return is_aligned(args.q) && is_aligned(args.k) && is_aligned(args.v) && is_aligned(args.pool.data) &&
-         args.q_stride % kVec == 0 && args.k_stride % kVec == 0 && args.v_stride % kVec == 0 &&
-         args.pool.head_dim % kVec == 0 && args.rotary_dim % (2 * kVec) == 0;
+         is_aligned(args.cos_sin) && args.q_stride % kVec == 0 && args.k_stride % kVec == 0 &&
+         args.v_stride % kVec == 0 && args.pool.head_dim % kVec == 0 && args.rotary_dim % (2 * kVec) == 0;
 }
 
 }  // namespace

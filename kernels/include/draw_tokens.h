@@ -27,6 +27,8 @@ struct DrawTokensArgs {
   int64_t vocab_size;
 };
 
+// On CUDA everything is in device memory, the parameters too.
 Status draw_tokens_cpu(const DrawTokensArgs& args);
+Status draw_tokens_cuda(const DrawTokensArgs& args, void* stream);
 
 }  // namespace hocket

@@ -1,9 +1,14 @@
 // The unit pool and its block tables, as kernels see them.
 //
-// A unit holds block_size consecutive tokens x layers_per_unit consecutive layers x one vector kind (K = 0, V = 1).
-// The vector of token p of the request in row r, layer l, kind k is the d_kv contiguous elements at
+// A unit holds block_size consecutive tokens x layers_per_unit consecutive layers x one vector kind (K = 0, V = 1, or
+// X, the input of the attention projections). d_kv = num_kv_heads * head_dim, heads in order.
+//
+// K and V: the vector of token p of the request in row r, layer l, kind k is the d_kv contiguous elements at
 //   data[block_table[r][l / layers_per_unit][k][p / block_size]][l % layers_per_unit][p % block_size]
-// d_kv = num_kv_heads * head_dim, heads in order.
+//
+// X: a block has one unit per layer group. A row's 2 x num_groups places are counted on over groups and kinds, and the
+// unit of group g stands at place g, so that X is the first hidden_size <= d_kv elements at
+//   data[block_table[r][g / 2][g % 2][p / block_size]][l % layers_per_unit][p % block_size],  g = l / layers_per_unit
 #pragma once
 
 #include <cstdint>

@@ -50,6 +50,7 @@ struct Block {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   Barrier barrier;
+  Barrier part_barriers[16];  // of some warps each
   std::vector<unsigned char> memory;
   std::function<void()> body;
   ucontext_t scheduler;
@@ -61,6 +62,7 @@ struct Block {
 inline Block* block = nullptr;
 inline uint3 block_index;
 inline dim3 block_size;
+inline dim3 grid_size;
 inline std::mt19937 random{1234};
 
 inline Fiber& fiber() { return block->fibers[static_cast<size_t>(block->current)]; }
@@ -88,6 +90,12 @@ inline void wait(Barrier& barrier) {
   }
   while (barrier.generation == generation) yield();
   ++block->progress;
+}
+
+inline void sync_warps(int index, int num_threads) {
+  Barrier& barrier = block->part_barriers[index];
+  barrier.size = num_threads;
+  wait(barrier);
 }
 
 // Shows `mine` to the warp and returns read(slots), evaluated when all lanes have shown theirs.
@@ -150,6 +158,7 @@ inline void run_block(const std::function<void()>& body, size_t memory_bytes) {
   storage.warps.resize(static_cast<size_t>((num_threads + kWarp - 1) / kWarp));
   storage.memory.assign(memory_bytes, 0xff);  // NaN in every type
   storage.barrier = {num_threads, 0, 0};
+  for (Barrier& b : storage.part_barriers) b = {};
   for (Warp& w : storage.warps) w.barrier = {kWarp, 0, 0};
   for (int i = 0; i < num_threads; ++i) {
     Fiber& f = storage.fibers[static_cast<size_t>(i)];
@@ -168,6 +177,7 @@ inline void run_block(const std::function<void()>& body, size_t memory_bytes) {
 
 inline void run_grid(dim3 grid, dim3 threads, size_t memory_bytes, const std::function<void()>& body) {
   block_size = threads;
+  grid_size = grid;
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
@@ -214,11 +224,28 @@ inline void wait_for_copies(size_t pending) {
 #define threadIdx (emulation::fiber().thread_index)
 #define blockIdx (emulation::block_index)
 #define blockDim (emulation::block_size)
+#define gridDim (emulation::grid_size)
 
 inline void __syncthreads() { emulation::wait(emulation::block->barrier); }
 
-inline float __shfl_xor_sync(unsigned, float x, int mask) {
+template <class T>
+T __shfl_xor_sync(unsigned, T x, int mask) {
   return emulation::exchange(x, [&](auto of) { return of(emulation::lane() ^ mask); });
+}
+template <class T>
+T __shfl_sync(unsigned, T x, int lane) {
+  return emulation::exchange(x, [&](auto of) { return of(lane); });
+}
+template <class T>
+T __shfl_up_sync(unsigned, T x, int offset) {
+  const int from = emulation::lane() - offset;
+  return emulation::exchange(x, [&](auto of) { return of(from < 0 ? emulation::lane() : from); });
+}
+
+inline int __float_as_int(float x) {
+  int bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
 }
 
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }

@@ -16,6 +16,15 @@ namespace hocket::cuda {
 
 inline unsigned char* block_memory() { return emulation::block->memory.data(); }
 
+inline void sync_warps(int barrier, int num_threads) { emulation::sync_warps(barrier, num_threads); }
+inline Status order(void*, void*) { return Status::kOk; }
+inline int num_processors() { return 4; }  // few, so that long sequences are split
+
+template <class... Params>
+int blocks_per_processor(void (*)(Params...), int, size_t) {
+  return 1;
+}
+
 template <class... Params, class... Args>
 Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t block_memory_bytes, void*, Args... args) {
   emulation::run_grid(grid, block, block_memory_bytes, [&] { kernel(args...); });
@@ -40,13 +49,3 @@ Status with_type(DType dtype, const Fn& fn) {
 inline int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
 }  // namespace hocket::cuda
-
-// The emulated device has few processors, so that long sequences are split.
-inline cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 4;
-  return cudaSuccess;
-}

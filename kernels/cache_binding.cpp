@@ -1,0 +1,77 @@
+// The launchers that store, gather and move cached vectors, as Python functions.
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+#include "bindings.h"
+#include "hidden_gather.h"
+#include "hidden_write.h"
+#include "project_rope_write.h"
+#include "unit_copy.h"
+
+namespace py = pybind11;
+
+namespace hocket {
+namespace {
+
+void hidden_write(Pointer x, Pointer tokens, Pointer positions, Pointer token_row, const PagedPool& pool, int64_t layer,
+                  int64_t num_tokens, int64_t hidden_size, int64_t x_stride, int dtype, int64_t stream) {
+  const HiddenWriteArgs args{to_pointer(x),
+                             to_const<int32_t>(tokens),
+                             to_const<int32_t>(positions),
+                             to_const<int32_t>(token_row),
+                             pool,
+                             layer,
+                             num_tokens,
+                             hidden_size,
+                             x_stride,
+                             static_cast<DType>(dtype)};
+  HOCKET_LAUNCH(hidden_write, args, stream);
+}
+
+void hidden_gather(Pointer out, Pointer positions, Pointer token_row, const PagedPool& pool, int64_t layer,
+                   int64_t num_tokens, int64_t hidden_size, int dtype, int64_t stream) {
+  const HiddenGatherArgs args{
+      to_pointer(out), to_const<int32_t>(positions), to_const<int32_t>(token_row), pool, layer, num_tokens,
+      hidden_size,     static_cast<DType>(dtype)};
+  HOCKET_LAUNCH(hidden_gather, args, stream);
+}
+
+void project_rope_write(Pointer k, Pointer v, Pointer k_norm, Pointer cos_sin, Pointer positions, Pointer token_row,
+                        const PagedPool& pool, int64_t layer, int64_t num_tokens, int64_t rotary_dim, int64_t k_stride,
+                        int64_t v_stride, float norm_eps, int dtype, int64_t stream) {
+  const ProjectRopeWriteArgs args{to_pointer(k),
+                                  to_pointer(v),
+                                  to_pointer(k_norm),
+                                  to_const<float>(cos_sin),
+                                  to_const<int32_t>(positions),
+                                  to_const<int32_t>(token_row),
+                                  pool,
+                                  layer,
+                                  num_tokens,
+                                  rotary_dim,
+                                  k_stride,
+                                  v_stride,
+                                  norm_eps,
+                                  static_cast<DType>(dtype)};
+  HOCKET_LAUNCH(project_rope_write, args, stream);
+}
+
+void unit_copy(Pointer to, Pointer from, Pointer to_units, Pointer from_units, int64_t num_units, int64_t unit_bytes,
+               int64_t stream) {
+  const UnitCopyArgs args{to_pointer(to), to_pointer(from), to_const<int32_t>(to_units), to_const<int32_t>(from_units),
+                          num_units,      unit_bytes};
+  HOCKET_LAUNCH(unit_copy, args, stream);
+}
+
+}  // namespace
+
+void bind_cache(py::module_& module) {
+  const auto no_lock = py::call_guard<py::gil_scoped_release>();
+  module.def("hidden_write", &hidden_write, no_lock);
+  module.def("hidden_gather", &hidden_gather, no_lock);
+  module.def("project_rope_write", &project_rope_write, no_lock);
+  module.def("unit_copy", &unit_copy, no_lock);
+}
+
+}  // namespace hocket

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fakes.kernel_device import FLOATS, KernelDevice
+from worker import ops
+
+ragged = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def index(values: torch.Tensor, device: KernelDevice) -> torch.Tensor:
+    return values.to(torch.int32).to(device.torch_name)
+
+
+@ragged
+@given(
+    count=st.integers(0, 9),
+    unit=st.integers(1, 600),
+    has_to=st.booleans(),
+    has_from=st.booleans(),
+    dtype=st.sampled_from(FLOATS),
+)
+def test_copies_each_unit_to_its_place_and_nothing_else(
+    device: KernelDevice, count: int, unit: int, has_to: bool, has_from: bool, dtype: torch.dtype
+) -> None:
+    shape = (unit, 8 if device.is_cuda else 1)
+    source = torch.randn(12, *shape).to(dtype).to(device.torch_name)
+    to = torch.randn(12 if has_to else count, *shape).to(dtype).to(device.torch_name)
+    from_units, to_units = torch.randperm(12)[:count], torch.randperm(12)[:count]
+    expected = to.clone()
+    expected[to_units if has_to else slice(count)] = source[from_units if has_from else slice(count)]
+    ops.unit_copy(
+        to, source, index(to_units, device) if has_to else None, index(from_units, device) if has_from else None
+    )
+    assert torch.equal(to, expected)
+
+
+def test_copies_units_as_large_as_a_pool_has_them(device: KernelDevice) -> None:
+    device.skip_if_too_slow(3_000_000)
+    pool, staged = torch.randn(9, 4, 16, 1024, device=device.torch_name), torch.empty(4, 4, 16, 1024)
+    units = torch.tensor([8, 0, 3, 5])
+    staged = staged.to(device.torch_name)
+    ops.unit_copy(staged, pool, None, index(units, device))
+    assert torch.equal(staged, pool[units])
+
+
+def test_refuses_what_does_not_fit(device: KernelDevice) -> None:
+    a, b = torch.zeros(3, 8, device=device.torch_name), torch.zeros(3, 16, device=device.torch_name)
+    with pytest.raises(ValueError, match="units of"):
+        ops.unit_copy(a, b)
+    with pytest.raises(ValueError, match="contiguous"):
+        ops.unit_copy(a, b[:, :8])
+    with pytest.raises(ValueError, match="int32"):
+        ops.unit_copy(a, a.clone(), torch.arange(3, device=device.torch_name))
