@@ -20,14 +20,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from random_model import SHAPES, LlamaShape
 from table import render
 
-from worker import _kernels, ops
+from worker import _kernels, ops, ops_reference
 from worker.host_memory import HugePageMemory
-from worker.unit_pool import StepBatch, UnitPool
+from worker.step_arguments import DrawParameters
+from worker.unit_pool import StepBatch, StoredTokens, UnitPool
 
 CACHE_BYTES = 8 << 20  # data up to this size is taken to stay in the caches
 MEMORY_BYTES = 512 << 20
@@ -35,6 +37,10 @@ PIECE_BYTES = 4 << 20  # of a read that is timed: short, so that some go undistu
 MAX_MODEL_BYTES = 192 << 20  # of weights that are read in turn: far more than the caches hold
 LAYERS_PER_UNIT, BLOCK_SIZE = 4, 16
 HEADS = {"15m": (8, 4, 32), "100m": (12, 12, 64), "0.5b": (14, 2, 64)}  # heads, KV heads, head_dim
+GPU_HEADS = {"qwen3-0.6b": (16, 8, 128), "llama-3.1-8b": (32, 8, 128)}
+# hidden size, KV heads, head_dim of models whose hidden states take half the memory of K and V
+HIDDEN = {"100m": (768, 12, 64), "qwen3-0.6b": (1024, 8, 128)}
+GPU_HIDDEN = {**HIDDEN, "llama-2-7b": (4096, 32, 128)}
 # sequences, query tokens of each, tokens before them
 ATTENTION_BATCHES = [(1, 1, 256), (8, 1, 256), (64, 1, 256), (1, 1, 4000), (1, 128, 0), (1, 512, 0), (1, 512, 1024)]
 LINEAR_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -83,6 +89,7 @@ class Bench:
         self.dtype = dtype
         self.activation_dtype = torch.float32 if device == "cpu" else dtype
         self.seconds = seconds
+        self.heads, self.hidden_heads = (HEADS, HIDDEN) if device == "cpu" else (GPU_HEADS, GPU_HIDDEN)
 
     def randn(self, *shape: int) -> torch.Tensor:
         return torch.randn(*shape, dtype=self.activation_dtype, device=self.device)
@@ -155,7 +162,7 @@ class Bench:
             )  # fmt: skip
 
     def rope_kv_write(self) -> Iterator[Case]:
-        for model, (heads, kv_heads, head_dim) in HEADS.items():
+        for model, (heads, kv_heads, head_dim) in self.heads.items():
             for num_seqs, num_queries in ((1, 1), (64, 1), (1, 512)):
                 batch, pool = self.paged(num_seqs, num_queries, num_queries + 256, kv_heads, head_dim)
                 tokens = num_seqs * num_queries
@@ -173,7 +180,7 @@ class Bench:
                 )  # fmt: skip
 
     def paged_attention(self) -> Iterator[Case]:
-        for model, (heads, kv_heads, head_dim) in HEADS.items():
+        for model, (heads, kv_heads, head_dim) in self.heads.items():
             for num_seqs, num_queries, past in (
                 (1, 1, 256), (8, 1, 256), (64, 1, 256), (1, 1, 4000), (64, 1, 1000),
                 (1, 128, 0), (1, 512, 0), (1, 512, 1024),
@@ -187,6 +194,61 @@ class Bench:
                     lambda q=q, batch=batch, pool=pool: ops.paged_attention(q, batch, pool, 0, 0.1),
                     cache + 2 * q.numel() * q.element_size(), 4 * pairs * heads * head_dim,
                     self.torch_attention(q, num_seqs, num_queries + past, kv_heads),
+                )  # fmt: skip
+
+    def hidden(self) -> Iterator[Case]:
+        """hidden_write of a step's tokens, hidden_gather and project_rope_write of those that it reads."""
+        for model, (hidden, kv_heads, head_dim) in self.hidden_heads.items():
+            for num_seqs, seq_len in ((1, 256), (64, 256)):
+                batch, pool = self.paged(num_seqs, seq_len, seq_len, kv_heads, head_dim)
+                tokens = StoredTokens(batch.token_row, batch.positions)
+                count = num_seqs * seq_len
+                x, kv = self.randn(count, hidden), self.randn(count, 2 * kv_heads, head_dim)
+                norm, table = self.randn(head_dim), torch.rand(4096, head_dim, device=self.device)
+                moved = count * hidden * (x.element_size() + pool.data.element_size())
+                yield Case(
+                    "hidden_write", f"{model} {num_seqs}x{seq_len}",
+                    lambda x=x, tokens=tokens, pool=pool: ops.hidden_write(x, tokens, pool, 0), moved, 0,
+                )  # fmt: skip
+                yield Case(
+                    "hidden_gather", f"{model} {num_seqs}x{seq_len}",
+                    lambda h=hidden, tokens=tokens, pool=pool: ops.hidden_gather(tokens, pool, 0, h), moved, 0,
+                )  # fmt: skip
+                yield Case(
+                    "project_rope_write", f"{model} {num_seqs}x{seq_len}",
+                    lambda kv=kv, n=kv_heads, norm=norm, table=table, tokens=tokens, pool=pool: ops.project_rope_write(
+                        kv[:, :n], kv[:, n:], norm, 1e-6, table, tokens, pool, 0
+                    ),
+                    kv.numel() * (kv.element_size() + pool.data.element_size()), 5 * kv.numel(),
+                )  # fmt: skip
+
+    def unit_copy(self) -> Iterator[Case]:
+        for model, (_, kv_heads, head_dim) in self.hidden_heads.items():
+            _, pool = self.paged(64, 1, 256, kv_heads, head_dim)
+            for count in (16, 256):
+                units = torch.randperm(len(pool.data))[:count].to(torch.int32).to(self.device)
+                staged = torch.empty_like(pool.data[:count])
+                longs = units.long()
+                yield Case(
+                    "unit_copy", f"{model} {count} units of {staged[0].nbytes >> 10} KiB",
+                    lambda s=staged, p=pool.data, u=units: ops.unit_copy(s, p, None, u), 2 * staged.nbytes, 0,
+                    lambda s=staged, p=pool.data, u=longs: torch.index_select(p, 0, u, out=s),
+                )  # fmt: skip
+
+    def draw_tokens(self) -> Iterator[Case]:
+        for rows, vocab_size in ((1, 32_000), (64, 32_000), (64, 151_936)):
+            logits = torch.randn(rows, vocab_size, device=self.device) * 3
+            for name, top_k, top_p in (("plain", 0, 1.0), ("top-k 50", 50, 1.0), ("top-k 50, top-p 0.9", 50, 0.9)):
+                floats, ints = np.ones(rows, dtype=np.float32), np.zeros(rows, dtype=np.int64)
+                p = DrawParameters(
+                    floats, ints + top_k, floats * np.float32(top_p), 0 * floats, ints.astype(np.uint64), ints
+                )
+                yield Case(
+                    "draw_tokens", f"{rows}x{vocab_size} {name}", lambda logits=logits, p=p: ops.draw_tokens(logits, p),
+                    logits.nbytes, 0,
+                    lambda logits=logits, p=p: ops_reference.draw_tokens(
+                        logits, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index
+                    ),
                 )  # fmt: skip
 
     def linear(self) -> Iterator[Case]:
@@ -263,7 +325,7 @@ def linear_shapes(shape: LlamaShape) -> Iterator[tuple[str, int, int]]:
     yield "lm_head", hidden, shape.vocab_size
 
 
-OPS = ("rms_norm", "silu_mul", "rope_kv_write", "paged_attention", "linear")
+OPS = ("rms_norm", "silu_mul", "rope_kv_write", "paged_attention", "hidden", "unit_copy", "draw_tokens", "linear")
 
 
 def spread_threads() -> None:
