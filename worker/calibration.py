@@ -17,7 +17,7 @@ from schedcore._core import algorithms
 from schedcore.config import EngineConfig
 from schedcore.step_measurements import MeasuredStep, StepMeasurements, measured_step
 from worker import ops
-from worker.cache_forms import CAN_EXECUTE, hidden_ratio, hidden_units
+from worker.cache_forms import hidden_ratio, hidden_units
 from worker.disturbance import Disturbance
 from worker.host_tier import MEASURED_BYTES, HostTier, measure_bytes_per_second, num_slots
 from worker.layers.linear import make_linear
@@ -73,7 +73,8 @@ def measure_model(
 
 
 def can_measure_hidden(loaded: LoadedRunner) -> bool:
-    return CAN_EXECUTE and hidden_ratio(loaded.config) < 1
+    """Whether hidden states gain anything, and the runner was loaded with what executes them."""
+    return hidden_ratio(loaded.config) < 1 and loaded.pool.num_workspace_units > 0
 
 
 def _hidden_limits(loaded: LoadedRunner) -> str:
