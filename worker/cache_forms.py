@@ -15,8 +15,6 @@ from worker.unit_pool import NUM_VECTOR_KINDS
 
 logger = logging.getLogger(__name__)
 
-CAN_EXECUTE = False  # whether the model runner carries out plans with other forms than K and V
-
 
 def hidden_units(model: ModelConfig) -> int:
     """Of a hidden block, per layer group."""
@@ -32,9 +30,13 @@ def form_settings(config: EngineConfig, model: ModelConfig) -> dict[str, Any]:
     """Fields of SchedulerConfig. Raises ValueError where hidden states are asked for and gain nothing."""
     if config.cache_kinds == "kv" and not config.partial_caching:
         return {}
-    if not CAN_EXECUTE:
-        raise ValueError("this engine keeps requests as K and V only: leave cache_kinds at kv and partial_caching off")
     return {**_kind_settings(config, model), "enable_partial_caching": config.partial_caching}
+
+
+def has_forms(config: EngineConfig, model: ModelConfig) -> bool:
+    """Whether the scheduler may decide for another form than K and V: the pool then needs a workspace."""
+    is_hidden_possible = config.cache_kinds != "kv" and hidden_ratio(model) < 1
+    return is_hidden_possible or config.partial_caching
 
 
 def _kind_settings(config: EngineConfig, model: ModelConfig) -> dict[str, Any]:

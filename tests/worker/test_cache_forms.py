@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from schedcore.config import EngineConfig
-from worker import cache_forms
-from worker.cache_forms import form_settings, hidden_ratio
+from worker.cache_forms import form_settings, has_forms, hidden_ratio
 from worker.models.model_config import ModelConfig, parse_model_config
 
 
@@ -53,17 +52,6 @@ def test_by_default_there_is_only_k_and_v() -> None:
     assert settings(MULTI_HEAD) == {}
 
 
-def test_what_the_model_runner_cannot_execute_is_refused() -> None:
-    with pytest.raises(ValueError, match="as K and V only"):
-        settings(MULTI_HEAD, cache_kinds="auto")
-
-
-@pytest.fixture
-def _executing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_forms, "CAN_EXECUTE", True)
-
-
-@pytest.mark.usefixtures("_executing")
 def test_automatic_kinds_are_offered_where_they_gain(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         assert settings(MULTI_HEAD, cache_kinds="auto")["hidden_units_per_group"] == 1
@@ -74,13 +62,21 @@ def test_automatic_kinds_are_offered_where_they_gain(caplog: pytest.LogCaptureFi
     assert "2 times the memory" in refused
 
 
-@pytest.mark.usefixtures("_executing")
 def test_hidden_states_that_gain_nothing_are_refused_if_asked_for() -> None:
     with pytest.raises(ValueError, match=r"cache_kinds hidden gains nothing on this model: .* 2 times"):
         settings(GROUPED, cache_kinds="hidden", policy="fcfs")
 
 
-@pytest.mark.usefixtures("_executing")
 def test_partial_caching_is_for_every_model() -> None:
     made = settings(GROUPED, partial_caching=True, enable_prefix_caching=False)
     assert made == {"enable_partial_caching": True}
+
+
+def test_a_pool_has_a_workspace_where_other_forms_are_possible() -> None:
+    def possible(of: ModelConfig, **fields: Any) -> bool:
+        return has_forms(EngineConfig(model="m", **fields), of)
+
+    assert not possible(MULTI_HEAD)
+    assert possible(MULTI_HEAD, cache_kinds="auto")
+    assert not possible(GROUPED, cache_kinds="auto")
+    assert possible(GROUPED, partial_caching=True, enable_prefix_caching=False)
