@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from schedcore._core import BatchPlan
-from worker.step_forms import AttentionPart, HiddenContext, StepForms, hidden_places, tokens_at
-from worker.unit_pool import NUM_VECTOR_KINDS, StepBatch, UnitPool
+from worker.step_forms import AttentionPart, HiddenContext, StepForms
+from worker.unit_pool import NUM_VECTOR_KINDS, StepBatch, StoredTokens, UnitPool
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -66,7 +66,7 @@ class FormInputs:
                 stored,
             ],
         )
-        stored_tokens = stored_tokens.long()
+        stored_here = StoredTokens(token_row[stored_tokens], positions[stored_tokens], stored_tokens)
         return StepBatch(
             token_ids=ids,
             positions=positions,
@@ -79,8 +79,7 @@ class FormInputs:
             max_seq_len=int(tokens.last.max()),
             forms=StepForms(
                 [self._part(int(part), requests, tokens, ids, positions) for part in np.unique(requests.part)],
-                stored_tokens,
-                hidden_places(self._pool, token_row[stored_tokens], positions[stored_tokens]),
+                stored_here if len(stored) > 0 else None,
             ),
         )
 
@@ -145,7 +144,7 @@ class FormInputs:
         rows, rows_in_part, positions = _to_device(
             self._pool.data.device, [requests.row[request], requests.row_in_part[request], position]
         )
-        return HiddenContext(hidden_places(self._pool, rows, positions), tokens_at(positions, rows_in_part))
+        return HiddenContext(StoredTokens(rows, positions), StoredTokens(rows_in_part, positions))
 
 
 @dataclass(frozen=True, slots=True)

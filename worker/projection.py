@@ -7,8 +7,7 @@ import torch
 
 from schedcore._core import BatchPlan
 from worker.models.decoder import DecoderModel
-from worker.step_forms import activations, tokens_at
-from worker.unit_pool import UnitPool
+from worker.unit_pool import StoredTokens, UnitPool
 
 
 def project_blocks(plan: BatchPlan, model: DecoderModel, pool: UnitPool) -> None:
@@ -28,11 +27,12 @@ def _project(plan: BatchPlan, model: DecoderModel, pool: UnitPool) -> None:
     positions = (block[:, None] * block_size + np.arange(block_size, dtype=np.int32)).ravel()
     is_known = positions < _num_positions(model)
     rows = np.repeat(row, block_size)[is_known]
-    batch = tokens_at(torch.from_numpy(positions[is_known]).to(device), torch.from_numpy(rows).to(device))
+    tokens = StoredTokens(torch.from_numpy(rows).to(device), torch.from_numpy(positions[is_known]).to(device))
     kept = torch.from_numpy(np.flatnonzero(is_known)).to(device)
     for index, layer in enumerate(model.layers):
         x = hidden[:, index // pool.layers_per_unit, index % pool.layers_per_unit]
-        layer.attention.write_projected(activations(x.flatten(0, 1)[kept]), batch, pool)
+        x = x.flatten(0, 1)[kept]
+        layer.attention.write_projected(x.float() if x.is_cpu else x, tokens, pool)  # in the dtype of activations
 
 
 def _num_positions(model: DecoderModel) -> int:

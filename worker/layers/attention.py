@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from worker import ops, step_forms
+from worker import ops
 from worker.layers.linear import Linear
 from worker.layers.norm import RMSNorm
-from worker.unit_pool import StepBatch, UnitPool
+from worker.unit_pool import StepBatch, StoredTokens, UnitPool
 
 
 class Attention:
@@ -44,22 +44,22 @@ class Attention:
             q, k = self.qk_norms[0](q), self.qk_norms[1](k)
         if batch.forms is None:
             return self._attend(q, k, v, batch, pool)
-        step_forms.write_hidden(x, batch.forms, pool, self._layer)
+        if batch.forms.stored is not None:
+            ops.hidden_write(x, batch.forms.stored, pool, self._layer)
         parts = []
         for part in batch.forms.parts:
             if part.context is not None:
-                hidden = step_forms.read_hidden(part.context.places, pool, self._layer, x.shape[1])
-                self.write_projected(hidden, part.context.batch, part.pool)
+                hidden = ops.hidden_gather(part.context.stored, pool, self._layer, x.shape[1])
+                self.write_projected(hidden, part.context.projected, part.pool)
             own = part.tokens
             parts.append(self._attend(q[own], k[own], v[own], part.batch, part.pool))
         return torch.cat(parts)
 
-    def write_projected(self, hidden: Tensor, batch: StepBatch, pool: UnitPool) -> None:
-        """hidden [n, hidden_size], what mix() got as x earlier: its K and V, to where the batch's n tokens are."""
+    def write_projected(self, hidden: Tensor, tokens: StoredTokens, pool: UnitPool) -> None:
+        """hidden [n, hidden_size], what mix() got as x earlier: K and V of it, to where the n tokens are."""
         k, v = self._kv(hidden).view(self._kv_shape).split_with_sizes(self._heads[1:], 1)
-        if self.qk_norms is not None:
-            k = self.qk_norms[1](k)
-        ops.rope_kv_write(k[:, :0], k, v, self.cos_sin, batch, pool, self._layer)
+        norm, eps = (None, 0.0) if self.qk_norms is None else (self.qk_norms[1].weight, self.qk_norms[1].eps)
+        ops.project_rope_write(k, v, norm, eps, self.cos_sin, tokens, pool, self._layer)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
         ops.rope_kv_write(q, k, v, self.cos_sin, batch, pool, self._layer)
