@@ -11,6 +11,7 @@ MIN_CHUNK = 2  # tokens; a sequence with one is a decode (cpp/core/plan_features
 MIN_DECODE = 2  # tokens that a decode attends to: a prompt of one, and its own
 _CONTEXT_SHARES = (0.0, 0.25, 0.75)  # of the longest context that fits
 _MAX_CHUNKS = 4  # prompts in one step
+_MAX_HIDDEN = 4096  # hidden-cached tokens in one step: their time is proportional, and long
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def hidden_shapes(limits: ShapeLimits, seed: int = 1, num_mixed: int = 12) -> li
     shapes = _decode_shapes(limits, rng)
     shapes += [_mixed_shape(limits, rng) for _ in range(num_mixed)]
     hidden = [StepShape(shape.decodes, tuple(Chunk(0, c.tokens) for c in shape.chunks), True) for shape in shapes]
-    return [shape for shape in dict.fromkeys(hidden) if limits.allows(shape)]
+    return [shape for shape in dict.fromkeys(hidden) if limits.allows(shape) and sum(shape.decodes) <= _MAX_HIDDEN]
 
 
 def _prefill_shapes(limits: ShapeLimits, rng: np.random.Generator) -> list[StepShape]:
