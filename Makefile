@@ -33,8 +33,10 @@ test-core: $(VENV)/.built ## the core's C++ tests under ASan and UBSan
 test-kills: $(VENV)/.dev ## a batch of 2,000 rows, its server killed at ten moments
 	HOCKET_TEST_KILL_ROWS=2000 HOCKET_TEST_KILLS=10 $(BIN)/python -m pytest -q tests/end_to_end/test_batch_kills.py
 
-test-gpu: $(VENV)/.dev ## what needs a CUDA device
+test-gpu: $(VENV)/.dev ## what needs a CUDA device; the kernels once more under compute-sanitizer, where there is one
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)
+	@if command -v compute-sanitizer >/dev/null; then \
+	  compute-sanitizer --error-exitcode 1 $(BIN)/python -m pytest -q -m gpu tests/kernels; fi
 
 check: $(VENV)/.dev ## formatting, lint, types, layering and house rules; warnings are errors
 	$(BIN)/ruff format --check $(PY_DIRS)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from paged_batch import make_paged_batch
 from random_model import SHAPES, LlamaShape
 from table import render
 
@@ -35,7 +36,6 @@ CACHE_BYTES = 8 << 20  # data up to this size is taken to stay in the caches
 MEMORY_BYTES = 512 << 20
 PIECE_BYTES = 4 << 20  # of a read that is timed: short, so that some go undisturbed
 MAX_MODEL_BYTES = 192 << 20  # of weights that are read in turn: far more than the caches hold
-LAYERS_PER_UNIT, BLOCK_SIZE = 4, 16
 HEADS = {"15m": (8, 4, 32), "100m": (12, 12, 64), "0.5b": (14, 2, 64)}  # heads, KV heads, head_dim
 GPU_HEADS = {"qwen3-0.6b": (16, 8, 128), "llama-3.1-8b": (32, 8, 128)}
 # hidden size, KV heads, head_dim of models whose hidden states take half the memory of K and V
@@ -196,10 +196,39 @@ class Bench:
                     self.torch_attention(q, num_seqs, num_queries + past, kv_heads),
                 )  # fmt: skip
 
+    def recompute_decode(self) -> Iterator[Case]:
+        """Decodes beside sequences that compute their first tokens again, in one launch and in two; CUDA only.
+
+        `torch` is paged_attention on the same batch, one part after the other.
+        """
+        if self.device == "cpu" or self.dtype is torch.float32:
+            return
+        side_stream = torch.cuda.Stream().cuda_stream
+        for model, (heads, kv_heads, head_dim) in self.heads.items():
+            for num_decodes, past, num_recomputed, recomputed in ((64, 1024, 8, 128), (64, 1024, 64, 128)):
+                sequences = [(1, past)] * num_decodes + [(recomputed, recomputed)] * num_recomputed
+                batch, pool = make_paged_batch(sequences, kv_heads, head_dim, self.dtype, self.device)
+                q = self.randn(len(batch.positions), heads, head_dim)
+                pairs = num_decodes * past + num_recomputed * recomputed * (recomputed + 1) // 2
+                cached = num_decodes * past + num_recomputed * recomputed
+                num_bytes = cached * 2 * kv_heads * head_dim * pool.data.element_size() + 2 * q.nbytes
+                for threads in (0, 64, 128, 192):
+                    yield Case(
+                        "recompute_decode",
+                        f"{model} {num_decodes}x1 after {past}, {num_recomputed}x{recomputed}, "
+                        + (f"{threads} of 256 threads" if threads else "two streams"),
+                        lambda q=q, batch=batch, pool=pool, threads=threads, n=num_decodes: ops.recompute_decode(
+                            q, batch, pool, 0, 0.1, num_decodes=n, recompute_threads=threads, side_stream=side_stream
+                        ),
+                        num_bytes, 4 * pairs * heads * head_dim,
+                        lambda q=q, batch=batch, pool=pool: ops.paged_attention(q, batch, pool, 0, 0.1),
+                        self.dtype,
+                    )  # fmt: skip
+
     def hidden(self) -> Iterator[Case]:
         """hidden_write of a step's tokens, hidden_gather and project_rope_write of those that it reads."""
         for model, (hidden, kv_heads, head_dim) in self.hidden_heads.items():
-            for num_seqs, seq_len in ((1, 256), (64, 256)):
+            for num_seqs, seq_len in ((1, 256), (4 if self.device == "cpu" else 64, 256)):
                 batch, pool = self.paged(num_seqs, seq_len, seq_len, kv_heads, head_dim)
                 tokens = StoredTokens(batch.token_row, batch.positions)
                 count = num_seqs * seq_len
@@ -281,29 +310,7 @@ class Bench:
     def paged(
         self, num_seqs: int, num_queries: int, seq_len: int, kv_heads: int, head_dim: int
     ) -> tuple[StepBatch, UnitPool]:
-        blocks = -(-seq_len // BLOCK_SIZE)
-        units = torch.randperm(num_seqs * 2 * blocks, dtype=torch.int32).view(num_seqs, 1, 2, blocks)
-        data = torch.randn(units.numel(), 1, BLOCK_SIZE, kv_heads * head_dim).to(self.dtype)
-        data = data.expand(-1, LAYERS_PER_UNIT, -1, -1).contiguous()
-        pool = UnitPool(data.to(self.device), units.to(self.device), kv_heads, head_dim)
-
-        def ints(values: torch.Tensor) -> torch.Tensor:
-            return values.to(torch.int32).contiguous().to(self.device)
-
-        rows = torch.arange(num_seqs)
-        positions = torch.arange(seq_len - num_queries, seq_len).repeat(num_seqs)
-        batch = StepBatch(
-            token_ids=ints(positions),
-            positions=ints(positions),
-            token_row=ints(rows.repeat_interleave(num_queries)),
-            query_start=ints(torch.arange(num_seqs + 1) * num_queries),
-            seq_lens=ints(torch.full((num_seqs,), seq_len)),
-            rows=ints(rows),
-            sample_tokens=rows.to(self.device),
-            max_query_len=num_queries,
-            max_seq_len=seq_len,
-        )
-        return batch, pool
+        return make_paged_batch([(num_queries, seq_len)] * num_seqs, kv_heads, head_dim, self.dtype, self.device)
 
     def torch_attention(self, q: torch.Tensor, num_seqs: int, seq_len: int, kv_heads: int) -> Callable[[], object]:
         """On dense tensors that somebody else has gathered."""
@@ -325,7 +332,17 @@ def linear_shapes(shape: LlamaShape) -> Iterator[tuple[str, int, int]]:
     yield "lm_head", hidden, shape.vocab_size
 
 
-OPS = ("rms_norm", "silu_mul", "rope_kv_write", "paged_attention", "hidden", "unit_copy", "draw_tokens", "linear")
+OPS = (
+    "rms_norm",
+    "silu_mul",
+    "rope_kv_write",
+    "paged_attention",
+    "recompute_decode",
+    "hidden",
+    "unit_copy",
+    "draw_tokens",
+    "linear",
+)
 
 
 def spread_threads() -> None:
@@ -377,7 +394,8 @@ def main() -> None:
     )
     for op in args.ops:
         rows = [row(case, bench, limits) for case in getattr(bench, op)()]
-        print(render(["op", "us", "torch us", "GB/s", "GFLOP/s", "of limit"], rows) + "\n")
+        if rows:
+            print(render(["op", "us", "torch us", "GB/s", "GFLOP/s", "of limit"], rows) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fakes.kernel_device import FLOATS, KernelDevice
 from worker import ops
 
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 ragged = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -55,3 +56,26 @@ def test_refuses_what_does_not_fit(device: KernelDevice) -> None:
         ops.unit_copy(a, b[:, :8])
     with pytest.raises(ValueError, match="int32"):
         ops.unit_copy(a, a.clone(), torch.arange(3, device=device.torch_name))
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_copies_to_pinned_memory_of_the_host_and_back() -> None:
+    pool = torch.randn(40, 4, 16, 64, device="cuda")
+    host = torch.empty(7, 4, 16, 64, pin_memory=True)
+    units = torch.randperm(40, device="cuda")[:7].to(torch.int32)
+    before = pool.clone()
+    ops.unit_copy(host, pool, None, units)
+    torch.cuda.synchronize()
+    assert torch.equal(host, before[units.long()].cpu())
+    pool.zero_()
+    ops.unit_copy(pool, host, units, None)
+    torch.cuda.synchronize()
+    assert torch.equal(pool[units.long()], before[units.long()])
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_refuses_memory_of_the_host_that_is_not_pinned() -> None:
+    with pytest.raises(ValueError, match="pinned"):
+        ops.unit_copy(torch.empty(2, 8), torch.empty(2, 8, device="cuda"))
