@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fakes.engine_driver import greedy_requests, make_engine, output_tokens, run
 from fakes.form_driver import HIDDEN, KV, Choices, FormDriver, Met
+from fakes.kernel_device import KernelDevice, has_isa
 from fakes.tiny_checkpoints import FAMILIES, VOCAB_SIZE, write_checkpoint
 from schedcore.types import EngineRequest
 from worker.loader import load_model
@@ -163,6 +164,14 @@ def test_families_are_those_whose_hidden_states_fit(case: Case, grouped: Case) -
     assert case.model.config.hidden_size <= case.model.config.kv_size
     assert grouped.model.config.hidden_size > grouped.model.config.kv_size
     assert set(HIDDEN_FAMILIES + GROUPED_FAMILIES) <= set(FAMILIES)
+
+
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
+def test_on_two_threads_of_any_instruction_set(case: Case, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_isa(isa):
+        pytest.skip(f"no {isa} here")
+    with KernelDevice(isa, num_threads=2).chosen(monkeypatch):
+        assert check_forms(case, Choices(), 8, model=load(case.folder)).hidden > 0
 
 
 @pytest.mark.gpu
