@@ -93,9 +93,12 @@ def test_kinds_that_the_policy_picks(case: Case, policy: str, enable_prefix_cach
     assert watch.num_hidden + watch.num_projected > 0
 
 
-def test_kinds_by_what_steps_are_measured_to_take(case: Case) -> None:
-    engine, _ = small_engine(case.folder, 300, cache_kinds="auto")
+@pytest.mark.parametrize("host_cache_bytes", [0, 1 << 20])
+def test_kinds_by_what_steps_are_measured_to_take(case: Case, host_cache_bytes: int) -> None:
+    engine, _ = small_engine(case.folder, 300, cache_kinds="auto", host_cache_bytes=host_cache_bytes)
     assert output_tokens(run(engine, case.requests)) == case.expected
+    assert output_tokens(run(engine, case.requests)) == case.expected
+    engine.close()
 
 
 @pytest.mark.parametrize("host_cache_bytes", [0, 1 << 20])
@@ -131,17 +134,28 @@ def idle_compute(units_per_token: float) -> Estimates:
         workspace_bytes_per_token=0.0,
         bytes_per_second=1e6,
     )
-    return Estimates(costs=costs)
+    latency = algorithms.LatencyModel("corrected", algorithms.LatencyCoefficients(step_base=0.005, prefill_token=1e-8))
+    return Estimates(costs=costs, latency=latency)
 
 
-def test_uncached_tokens_that_the_policy_picks(case: Case) -> None:
+@pytest.mark.parametrize("hidden_units_per_group", [0, 1])
+@pytest.mark.parametrize("policy", ["ellm", "hocket"])
+def test_uncached_tokens_that_the_policy_picks(case: Case, policy: str, hidden_units_per_group: int) -> None:
     """The scheduler believes in a machine that it pays on."""
     engine, watch = small_engine(
-        case.folder, 300, policy="ellm", partial_caching=True, enable_prefix_caching=False, max_num_batched_tokens=128
+        case.folder, 300, policy=policy, partial_caching=True, enable_prefix_caching=False, max_num_batched_tokens=128
     )
-    convince(engine, idle_compute(2 / 4), policy="ellm", enable_prefix_caching=False, enable_partial_caching=True)
+    convince(
+        engine,
+        idle_compute(2 / 4),
+        policy=policy,
+        enable_prefix_caching=False,
+        enable_partial_caching=True,
+        hidden_units_per_group=hidden_units_per_group,
+    )
     assert output_tokens(run(engine, case.requests)) == case.expected
-    assert watch.num_uncached > 100
+    assert watch.num_uncached > 0
+    assert (watch.num_hidden > 0) == (policy == "hocket" and hidden_units_per_group > 0)
 
 
 def test_as_many_bytes_hold_nearly_twice_the_tokens_as_hidden_states(case: Case) -> None:
