@@ -13,7 +13,7 @@ import pytest
 from fakes.engine_driver import greedy_requests, make_engine, output_tokens, run
 from fakes.tiny_checkpoints import VOCAB_SIZE, write_checkpoint
 from schedcore._core import BatchPlan, Estimates, Scheduler, SchedulerConfig, algorithms
-from schedcore.types import EngineRequest, SamplingParams
+from schedcore.types import EngineRequest, SamplingParams, TokenDelta
 from worker.engine import Engine
 from worker.executor import StepResult
 
@@ -177,6 +177,28 @@ def test_as_many_bytes_hold_nearly_twice_the_tokens_as_hidden_states(case: Case)
         most[cache_kinds] = watch.most_tokens
     assert most["kv"] > 6000
     assert most["hidden"] >= 1.9 * most["kv"]
+
+
+def test_sampled_tokens_and_prompt_logprobs_are_those_of_k_and_v(case: Case) -> None:
+    kinds = [SamplingParams(seed=i, temperature=0.8, num_logprobs=2) for i in range(6)]
+    kinds[2] = kinds[4] = SamplingParams(seed=9, num_prompt_logprobs=1)
+    requests = [
+        EngineRequest(one.request_id, one.prompt_token_ids, NUM_OUTPUT, kind)
+        for one, kind in zip(case.requests, kinds, strict=False)
+    ]
+    as_kv, as_hidden = (
+        run(small_engine(case.folder, 400, policy="fcfs", cache_kinds=cache_kinds)[0], requests)
+        for cache_kinds in ("kv", "hidden")
+    )
+    assert output_tokens(as_hidden) == output_tokens(as_kv)
+    for request_id in as_kv:
+        for mine, theirs in zip(as_hidden[request_id], as_kv[request_id], strict=True):
+            assert _about(mine) == pytest.approx(_about(theirs), abs=1e-4)
+
+
+def _about(delta: TokenDelta) -> list[float]:
+    """The log-probabilities that a delta tells."""
+    return [one.logprob for one in [*(delta.logprobs or []), *(delta.prompt_logprobs or [])] if one is not None]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
