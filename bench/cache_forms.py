@@ -160,7 +160,7 @@ def calibrate(folder: Path, arguments: argparse.Namespace) -> Path:
         "--kv-cache-memory-bytes",
         arguments.calibration_cache,
     ]
-    command += ["--max-num-seqs", str(arguments.max_num_seqs)]
+    command += ["--max-num-seqs", str(arguments.max_num_seqs), "--max-model-len", str(arguments.max_model_len)]
     print(f"calibrating {folder.name}", file=sys.stderr)
     subprocess.run(command, check=True, cwd=contestants.ROOT, stdout=subprocess.DEVNULL)
     return path
@@ -170,7 +170,8 @@ def commands(profile: Path, arguments: argparse.Namespace) -> dict[str, str]:
     told = arguments.told
     common = (
         f"--no-access-log --no-offline --no-enable-prefix-caching --kv-cache-memory-bytes {arguments.cache} "
-        f"--max-num-seqs {arguments.max_num_seqs} --latency-profile {shlex.quote(str(profile))} "
+        f"--max-num-seqs {arguments.max_num_seqs} --max-model-len {arguments.max_model_len} "
+        f"--latency-profile {shlex.quote(str(profile))} "
         f"--ttft-target-ms {told * arguments.ttft_ms:g} --itl-target-ms {told * arguments.itl_ms:g}"
     )
     chosen = {name: options for name, options in SETTINGS.items() if name in arguments.settings}
@@ -316,15 +317,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--capacity-rounds", type=int, default=4)
     parser.add_argument("--cache", default="64M", help="the pool: a handful of requests")
     parser.add_argument("--max-num-seqs", type=int, default=64)
+    parser.add_argument("--max-model-len", type=int, default=512, help="context; shorter: calibrated sooner")
     parser.add_argument("--lengths", type=int, nargs=2, default=[128, 96], metavar=("IN", "OUT"))
     parser.add_argument("--cv", type=float, default=5.0, help="burstiness of arrivals")
     parser.add_argument("--ttft-ms", type=float, default=2000.0)
     parser.add_argument("--itl-ms", type=float, default=100.0)
     parser.add_argument("--told", type=float, default=0.8, help="share of the targets that the server is told to hold")
     parser.add_argument("--calibration-seconds", type=float, default=45.0)
-    parser.add_argument(
-        "--calibration-cache", default="512M", help="the pool while calibrating: contexts of all lengths"
-    )
+    parser.add_argument("--calibration-cache", default="128M", help="the pool while calibrating")
     parser.add_argument("--server-command", default=contestants.OUR_COMMAND)
     parser.add_argument("--output", type=Path, default=contestants.ROOT / "docs" / "results")
     parser.add_argument("--seed", type=int, default=0)
