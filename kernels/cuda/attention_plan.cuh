@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "launch.cuh"
 #include "paged_attention.h"
@@ -55,6 +56,16 @@ inline StreamPlan make_plan(const PagedAttentionArgs& args) {
   if (splits > kMaxSplits) splits = kMaxSplits;
   plan.num_splits = splits < 1 ? 1 : static_cast<int>(splits);
   return plan;
+}
+
+// fn(count) with an integral constant: how many of the `group` query heads of a KV head are streamed at once. Where
+// there are more than four, others read the keys again, from the L2 cache: with eight at once too few keys would be in
+// flight.
+template <class Fn>
+Status with_stream_heads(int64_t group, const Fn& fn) {
+  if (group == 1) return fn(std::integral_constant<int, 1>{});
+  if (group == 2) return fn(std::integral_constant<int, 2>{});
+  return fn(std::integral_constant<int, 4>{});
 }
 
 // Whether the kernels have code for these sizes.

@@ -28,7 +28,7 @@ struct StreamShape {
   static constexpr int kParts = kHeadDim / kVec / kKeyLanes;  // vectors of a key per lane
   static constexpr int kElements = kParts * kVec;
   static constexpr int kWarpKeys = kWarp / kKeyLanes;
-  static constexpr int kUnroll = kHeads > 4 ? 2 : 4;
+  static constexpr int kUnroll = 4;
 };
 
 // The elements of a head that this lane holds; zeros beyond head_dim and where the key is not one.
@@ -258,8 +258,8 @@ __device__ void run_item(const PagedAttentionArgs& args, const StreamPlan& plan,
 // Blocks of a processor: what the registers of kHeads heads allow, so that the compiler neither spills nor wastes.
 template <int kHeads>
 constexpr int kStreamResident = kHeads == 1   ? 5
-                                : kHeads <= 4 ? 3
-                                              : 2;
+                                : kHeads == 2 ? 4
+                                              : 3;
 
 // Grid: (units, KV heads x ceil(group / kHeads), splits).
 template <class T, int kHeadDim, int kHeads>

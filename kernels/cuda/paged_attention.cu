@@ -12,8 +12,6 @@ namespace hocket {
 namespace cuda {
 namespace {
 
-constexpr int kMaxStreamHeads = 8;
-
 template <class T, int kHeadDim, int kHeads>
 Status run_stream(const PagedAttentionArgs& args, const StreamPlan& plan, void* stream) {
   const int64_t units = num_units(args, plan.is_per_token), group = args.num_heads / args.pool.num_kv_heads;
@@ -30,9 +28,8 @@ template <class T, int kHeadDim>
 Status run(const PagedAttentionArgs& args, void* stream, void* decode_stream) {
   const StreamPlan plan = make_plan(args);
   const int64_t group = args.num_heads / args.pool.num_kv_heads;
-  Status status = group == 1   ? run_stream<T, kHeadDim, 1>(args, plan, decode_stream)
-                  : group <= 4 ? run_stream<T, kHeadDim, 4>(args, plan, decode_stream)
-                               : run_stream<T, kHeadDim, kMaxStreamHeads>(args, plan, decode_stream);
+  Status status = with_stream_heads(
+      group, [&](auto heads) { return run_stream<T, kHeadDim, heads.value>(args, plan, decode_stream); });
   if constexpr (sizeof(T) == 2) {
     if (status != Status::kOk || args.max_query_len <= 1) return status;
     const dim3 grid(static_cast<unsigned>(ceil_div(args.max_query_len * group, kTileRows)),

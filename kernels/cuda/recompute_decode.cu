@@ -11,7 +11,6 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = static_cast<int>(kRecomputeDecodeThreads);
-constexpr int kMaxStreamHeads = 8;
 
 struct FusedPlan {
   int tile_warps;
@@ -96,8 +95,7 @@ Status run(const RecomputeDecodeArgs& args, void* stream) {
 template <class T, int kHeadDim>
 Status run(const RecomputeDecodeArgs& args, void* stream) {
   const int64_t group = args.attention.num_heads / args.attention.pool.num_kv_heads;
-  if (group == 1) return run<T, kHeadDim, 1>(args, stream);
-  return group <= 4 ? run<T, kHeadDim, 4>(args, stream) : run<T, kHeadDim, kMaxStreamHeads>(args, stream);
+  return with_stream_heads(group, [&](auto heads) { return run<T, kHeadDim, heads.value>(args, stream); });
 }
 
 }  // namespace
