@@ -36,9 +36,7 @@ logger = logging.getLogger("worker")
 
 # How far off the scheduler takes a coefficient of its latency model to be, relative, before it has measured steps.
 CALIBRATED_DEVIATION, UNMEASURED_DEVIATION = 0.3, 2.0
-FIRST_MARGIN = (
-    1.5  # of a step's deadline over its predicted time, until the scheduler knows how far predictions are off
-)
+FIRST_MARGIN = 2.3  # of deadlines over predicted times, until the scheduler knows how far predictions are off
 FAREWELL_MS = 1000  # that a gateway may take to say Hello to an engine that could not start
 
 

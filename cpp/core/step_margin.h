@@ -1,10 +1,10 @@
 // By how much a step may be planned shorter than its deadline allows, learnt from how much longer steps take than
 // predicted.
 //
-// A prediction is right on average; a target that one token in a hundred may miss, or none of a short answer, is kept
-// by planning for the worst that is still usual. So the margin is the largest (measured / predicted) of the steps that
-// it is about, forgotten slowly: it follows a longer step at once, at most to kMost, and what it exceeds 1 by shrinks
-// by one part in (kFirstSteps + steps so far) per step, at least by one in kMemory.
+// A prediction is right on average. A target that no gap of a short answer may miss, while a step that is late is late
+// for everybody, is kept only by planning for what happens once in thousands of steps. So the margin goes by the worst
+// (measured / predicted) of the steps that it is about, and by kTail more, since what is yet to come may be worse than
+// what was seen. It follows a longer step at once and forgets slowly. Until there is experience, a first value counts.
 //
 // Thread safety: none. No allocation.
 #pragma once
@@ -16,29 +16,29 @@ namespace hocket {
 class StepMargin {
  public:
   static constexpr double kLeast = 1.0 / 0.95;  // predictions are off by some percent
-  static constexpr double kMost = 2.5;
-  static constexpr double kFirstSteps = 200;
-  static constexpr double kMemory = 20000;  // steps
+  static constexpr double kTail = 1.3;          // of what exceeds 1
+  static constexpr double kWorst = 2.0;         // beyond it, it was an accident
+  static constexpr double kFirstSteps = 300;    // that the first value counts for, about
+  static constexpr double kMemory = 20000;      // steps
   static constexpr double kLongShare = 0.3;
 
-  // initial: before any step was seen.
-  explicit StepMargin(double initial = kLeast) : worst_(initial) {}
+  explicit StepMargin(double first = kLeast) : first_(first) {}
 
   // Times the predicted time of a step is to fit into what its deadline leaves.
-  double value() const { return std::clamp(worst_, kLeast, kMost); }
+  double value() const { return std::max({kLeast, 1 + kTail * (worst_ - 1), 1 + (first_ - 1) * first_weight_}); }
 
   // A step that took `measured` seconds where `limit` were allowed. Short ones say nothing about those that fill their
   // time: below kLongShare of the limit they do not count.
   void observe(double predicted, double measured, double limit) {
     if (!(predicted > 0) || predicted < kLongShare * limit) return;
-    num_steps_ += 1;
-    const double shrunk = (worst_ - 1) * (1 - 1 / std::min(kFirstSteps + num_steps_, kMemory));
-    worst_ = std::clamp(measured / predicted, 1 + shrunk, std::max(kMost, 1 + shrunk));
+    first_weight_ *= 1 - 1 / kFirstSteps;
+    worst_ = std::max(1 + (worst_ - 1) * (1 - 1 / kMemory), std::min(measured / predicted, kWorst));
   }
 
  private:
-  double worst_;
-  double num_steps_ = 0;
+  double first_;
+  double first_weight_ = 1;
+  double worst_ = 1;
 };
 
 }  // namespace hocket

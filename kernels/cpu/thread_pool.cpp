@@ -7,7 +7,7 @@
 // sleep through a job.
 //
 // Somebody waits for a worker that lost its CPU in the middle of a task, though, for as long as the operating system
-// lets others run there: milliseconds. After such a loss the caller works alone for some times as long.
+// lets others run there: milliseconds. After such a loss the caller works alone for as long, at most for kMaxAlone.
 #include "thread_pool.h"
 
 #include <pthread.h>
@@ -37,8 +37,7 @@ constexpr int64_t kMaxTasks = int64_t{1} << 32;
 constexpr std::chrono::microseconds kSpin{40};
 constexpr std::chrono::microseconds kLoss{200};  // of waiting for others' tasks, and more than kLossTasks tasks take
 constexpr int kLossTasks = 2;
-constexpr int kAloneLosses = 4;  // so many times what was lost
-constexpr std::chrono::milliseconds kMaxAlone{50};
+constexpr std::chrono::milliseconds kMaxAlone{4};
 
 using Clock = std::chrono::steady_clock;
 
@@ -188,7 +187,7 @@ class ThreadPool {
     const Clock::time_point now = Clock::now();
     const Clock::duration lost = now - wait_begin;
     const Clock::duration of_tasks = kLossTasks * (wait_begin - job_begin) / std::max<int64_t>(1, num_own);
-    if (lost > kLoss && lost > of_tasks) alone_until_ = now + std::min<Clock::duration>(kAloneLosses * lost, kMaxAlone);
+    if (lost > kLoss && lost > of_tasks) alone_until_ = now + std::min<Clock::duration>(lost, kMaxAlone);
   }
 
   void work(uint64_t last_job) {
