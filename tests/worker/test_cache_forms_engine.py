@@ -13,6 +13,7 @@ import pytest
 from fakes.engine_driver import greedy_requests, make_engine, output_tokens, run
 from fakes.tiny_checkpoints import VOCAB_SIZE, write_checkpoint
 from schedcore._core import BatchPlan, Estimates, Scheduler, SchedulerConfig, algorithms
+from schedcore.simulation.replay import replay
 from schedcore.types import EngineRequest, SamplingParams, TokenDelta
 from worker.engine import Engine
 from worker.executor import StepResult
@@ -99,6 +100,16 @@ def test_kinds_by_what_steps_are_measured_to_take(case: Case, host_cache_bytes: 
     assert output_tokens(run(engine, case.requests)) == case.expected
     assert output_tokens(run(engine, case.requests)) == case.expected
     engine.close()
+
+
+def test_steps_with_forms_replay_with_identical_decisions(case: Case, tmp_path: Path) -> None:
+    record = tmp_path / "decisions"
+    engine, watch = small_engine(case.folder, 250, policy="fcfs", cache_kinds="hidden", decision_record=str(record))
+    run(engine, case.requests)
+    assert watch.num_hidden > 0
+    engine._core.close()  # type: ignore[attr-defined]
+    result = replay(record)
+    assert (result.is_identical, result.difference) == (True, None)
 
 
 @pytest.mark.parametrize("host_cache_bytes", [0, 1 << 20])
