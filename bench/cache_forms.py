@@ -310,7 +310,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="100m", help="demo, 15m, 100m, 0.5b or a checkpoint's folder")
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="SETTING")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of arrivals, per setting and load")
+    parser.add_argument("--seconds", type=float, default=25.0, help="of arrivals, per setting and load")
     parser.add_argument("--loads", type=float, nargs="+", default=[0.4, 0.7], help="shares of the capacity")
     parser.add_argument("--capacity", type=float, help="requests per second, instead of measuring it")
     parser.add_argument("--capacity-concurrency", type=int, default=32)
@@ -323,7 +323,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--ttft-ms", type=float, default=2000.0)
     parser.add_argument("--itl-ms", type=float, default=100.0)
     parser.add_argument("--told", type=float, default=0.8, help="share of the targets that the server is told to hold")
-    parser.add_argument("--calibration-seconds", type=float, default=45.0)
+    parser.add_argument("--profile", type=Path, help="that hocket calibrate wrote, instead of calibrating")
+    parser.add_argument("--calibration-seconds", type=float, default=30.0)
     parser.add_argument("--calibration-cache", default="128M", help="the pool while calibrating")
     parser.add_argument("--server-command", default=contestants.OUR_COMMAND)
     parser.add_argument("--output", type=Path, default=contestants.ROOT / "docs" / "results")
@@ -337,7 +338,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 def run(folder: Path, arguments: argparse.Namespace) -> tuple[Document, BreakEven]:
     date, machine = results.now(), results.this_machine()
-    profile_path = calibrate(folder, arguments)
+    profile_path = arguments.profile or calibrate(folder, arguments)
     bench, found = CacheForms(folder, arguments), []
     with contestants.running(folder, commands(profile_path, arguments)) as servers:
         capacity = arguments.capacity or bench.capacity(servers[0])
