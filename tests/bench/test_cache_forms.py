@@ -20,6 +20,7 @@ from cache_forms import (
     _row,
     break_even,
     commands,
+    describe,
     parse_arguments,
     plot,
     verdict,
@@ -99,5 +100,9 @@ def test_every_setting_is_one_that_the_server_takes(tmp_path: Path) -> None:
 def test_the_table_and_the_plot_have_every_measurement(tmp_path: Path) -> None:
     found = document(measurement(OFF, 0.6, 0.4), measurement(OFF, 0.5, 0.7), measurement(KINDS, 0.6, 0.4))
     assert all(len(_row(m)) == len(HEADER) for m in found.measurements)
+    page = describe(found, parse_arguments([]), break_even(PROFILE, 4, 224))
+    assert page.count("\n| off ") == 2
+    assert "a hidden-cached token costs 100.0 us per step" in page
+    assert "One request more is worth 2.00 ms in every step" in page
     plot(found, tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").read_text().lstrip().startswith("<?xml")
