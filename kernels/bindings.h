@@ -31,7 +31,7 @@ const T* to_const(Pointer p) {
 // Throws std::runtime_error for every status but kOk.
 void check(Status status);
 
-// What moves cached vectors. After PagedPool.
+// What moves cached vectors, and landing. After PagedPool.
 void bind_cache(pybind11::module_& module);
 
 // decoder_step and draw_tokens.

@@ -6,6 +6,7 @@
 #include "bindings.h"
 #include "hidden_gather.h"
 #include "hidden_write.h"
+#include "landing.h"
 #include "project_rope_write.h"
 #include "unit_copy.h"
 
@@ -58,9 +59,10 @@ void project_rope_write(Pointer k, Pointer v, Pointer k_norm, Pointer cos_sin, P
 }
 
 void unit_copy(Pointer to, Pointer from, Pointer to_units, Pointer from_units, int64_t num_units, int64_t unit_bytes,
-               int64_t stream) {
-  const UnitCopyArgs args{to_pointer(to), to_pointer(from), to_const<int32_t>(to_units), to_const<int32_t>(from_units),
-                          num_units,      unit_bytes};
+               bool is_alone, int64_t stream) {
+  const UnitCopyArgs args{
+      to_pointer(to), to_pointer(from), to_const<int32_t>(to_units), to_const<int32_t>(from_units), num_units,
+      unit_bytes,     is_alone};
   HOCKET_LAUNCH(unit_copy, args, stream);
 }
 
@@ -72,6 +74,12 @@ void bind_cache(py::module_& module) {
   module.def("hidden_gather", &hidden_gather, no_lock);
   module.def("project_rope_write", &project_rope_write, no_lock);
   module.def("unit_copy", &unit_copy, no_lock);
+  module.def(
+      "land", [](Pointer counter, int32_t num_groups) { land(static_cast<int32_t*>(to_pointer(counter)), num_groups); },
+      no_lock);
+  module.def(
+      "wait_until_landed", [](Pointer counter, int64_t group) { wait_until_landed(to_const<int32_t>(counter), group); },
+      no_lock);
 }
 
 }  // namespace hocket

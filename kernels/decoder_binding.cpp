@@ -36,8 +36,8 @@ class Decoder {
  public:
   Decoder(const PagedPool& pool, Pointer embedding, int embedding_dtype, Pointer cos_sin, const py::list& layers,
           Pointer final_norm, const LinearWeight& head, int64_t hidden_size, int64_t num_heads, int64_t rotary_dim,
-          float norm_eps, float attention_scale)
-      : pool_(pool) {
+          float norm_eps, float attention_scale, Pointer num_landed)
+      : pool_(pool), num_landed_(to_const<int32_t>(num_landed)) {
     for (const py::handle& layer : layers) layers_.push_back(layer.cast<DecoderLayer>());
     model_ = {to_pointer(embedding),
               to_const<float>(cos_sin),
@@ -70,7 +70,8 @@ class Decoder {
                                token_ids.size(),
                                rows.size(),
                                sample_tokens.size(),
-                               is_timed_ ? stage_ns_.data() : nullptr};
+                               is_timed_ ? stage_ns_.data() : nullptr,
+                               num_landed_};
     py::gil_scoped_release no_lock;
     check(decoder_step_cpu(args));
   }
@@ -99,6 +100,7 @@ class Decoder {
 
  private:
   PagedPool pool_;
+  const int32_t* num_landed_;
   std::vector<DecoderLayer> layers_;
   DecoderModel model_;
   std::array<int64_t, kNumDecoderStages> stage_ns_{};
@@ -155,7 +157,7 @@ void bind_decoder(py::module_& module) {
   py::class_<DecoderLayer>(module, "DecoderLayer", py::module_local()).def(py::init(&make_layer));
   py::class_<Decoder>(module, "Decoder", py::module_local())
       .def(py::init<const PagedPool&, Pointer, int, Pointer, const py::list&, Pointer, const LinearWeight&, int64_t,
-                    int64_t, int64_t, float, float>())
+                    int64_t, int64_t, float, float, Pointer>())
       .def("run", &Decoder::run, exactly("token_ids"), exactly("positions"), exactly("token_row"),
            exactly("query_start"), exactly("seq_lens"), exactly("rows"), exactly("sample_tokens"), py::arg("hidden"),
            py::arg("logits"))

@@ -54,6 +54,7 @@ class SchedulerConfig:
         enable_mixed_steps: bool = True,
         token_composition: str = "greedy",
         restore: str = "faster",
+        overlap_restores: bool = True,
         preemption: str = "recompute",
         cache_kind: str = "kv",
         enable_partial_caching: bool = False,
@@ -119,7 +120,7 @@ class BatchPlan:
     projected_units: Int32  # [num_projections * num_groups]
     transfers: list[tuple[int, int, int, int, int, bool, int]]  # HostTransfer's fields
     move_ids: Int32  # moves between tiers, also in a plan without anything to run; so are the next four
-    move_kinds: Int32  # MoveKind: 0 save, 1 load, 2 store, 3 fetch
+    move_kinds: Int32  # MoveKind: 0 save, 1 load, 2 store, 3 fetch, 4 load for this plan's step
     move_slots: Int32
     move_units: Int32  # [num_moves * units_per_block]
     move_keys: UInt64  # [num_moves, 2], a copy

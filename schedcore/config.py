@@ -33,6 +33,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     )
     partial_caching: bool = False  # recompute some tokens in every step instead of caching them, where that pays
     restore: str = "faster"  # from host and disk tier: where that is predicted to beat computing, or always
+    overlap_restores: bool = True  # a step begins while the host's blocks for it land; false: after they have landed
     seed: int = 0  # for requests without one
     decision_record: str | None = None  # new file for the scheduler's calls (schedcore/decision_record.py); None: none
 

@@ -156,7 +156,15 @@ def project_rope_write(
     /,
 ) -> None: ...
 def unit_copy(
-    to: int, source: int, to_units: int, from_units: int, num_units: int, unit_bytes: int, stream: int, /
+    to: int,
+    source: int,
+    to_units: int,
+    from_units: int,
+    num_units: int,
+    unit_bytes: int,
+    is_alone: bool,
+    stream: int,
+    /,
 ) -> None: ...
 def linear(
     out: int,
@@ -221,6 +229,7 @@ class Decoder:  # CPU only; arrays are used in place, a wrong dtype is a TypeErr
         rotary_dim: int,
         norm_eps: float,
         attention_scale: float,
+        num_landed: int,
         /,
     ) -> None: ...
     def run(
@@ -275,5 +284,7 @@ def draw_tokens_on_device(
     stream: int,
     /,
 ) -> None: ...
+def land(num_landed: int, num_groups: int, /) -> None: ...
+def wait_until_landed(num_landed: int, group: int, /) -> None: ...
 def read_limit(data: int, num_bytes: int, /) -> float: ...
 def arithmetic_limit(rounds: int, dtype: int, /) -> int: ...  # operations done

@@ -93,6 +93,8 @@ class Engine:
         if not plan:
             return self._tiers is not None and self._tiers.wait()
         result = self._executor.execute(plan)
+        if self._tiers is not None:
+            self._tiers.finish_step()
         executed = self._clock()
         output = self._core.commit(result.sampled_token_ids, executed)
         committed = self._clock()

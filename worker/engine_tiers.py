@@ -32,6 +32,10 @@ class EngineTiers:
         """Call before the plan is executed."""
         self._mover.begin(plan)
 
+    def finish_step(self) -> None:
+        """Call when the plan has been executed, before its tokens are used."""
+        self._mover.finish_step()
+
     def report(self) -> None:
         """What has ended since the last call."""
         ends = self._mover.take_ends()
@@ -91,6 +95,7 @@ def core_settings(config: EngineConfig, loaded: LoadedRunner, mover: TierMover |
         "num_host_blocks": mover.host.num_slots,
         "enable_disk": mover.disk is not None,
         "restore": config.restore,
+        "overlap_restores": config.overlap_restores,
         "cache_fingerprint": cache_fingerprint(loaded.folder, layout),
     }
 

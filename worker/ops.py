@@ -9,6 +9,7 @@ CUDA they have the pool's dtype. Everything raises ValueError for tensors it can
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from worker.packed_linear import PackedLinear, pack
 from worker.pool_checks import check_batch, check_heads, check_pool, check_stored, check_unit_copy
 from worker.step_arguments import DecoderWeights, DrawParameters, LayerWeights, check_decoder_weights
 from worker.tensor_spec import match
-from worker.unit_pool import StepBatch, StoredTokens, UnitPool
+from worker.unit_pool import ALL_LANDED, StepBatch, StoredTokens, UnitPool
 
 try:
     from worker import _kernels
@@ -39,6 +40,7 @@ Int32Array = npt.NDArray[np.int32]
 DEFAULT_THREADS = torch.get_num_threads()  # before anybody has set it: as many as there are cores
 _CPU = -1  # in the place of a CUDA stream
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # kernels/include/dtype.h
+_POLL_SECONDS = 1e-4  # where there is no kernel to wait with
 _WEIGHT_DTYPES = {**_DTYPES, torch.int8: 3}
 
 
@@ -274,11 +276,19 @@ def project_rope_write(
     )  # fmt: skip
 
 
-def unit_copy(to: Tensor, source: Tensor, to_units: Tensor | None = None, from_units: Tensor | None = None) -> None:
+def unit_copy(
+    to: Tensor,
+    source: Tensor,
+    to_units: Tensor | None = None,
+    from_units: Tensor | None = None,
+    *,
+    is_alone: bool = False,
+) -> None:
     """to[to_units[i]] = source[from_units[i]], all in one launch. Indices int32 [n]; None: unit i.
 
     to, source [units, ...], contiguous, units of one size. With CUDA either may be pinned host memory, the indices are
     on the device, and units are multiples of 16 bytes. No unit is written twice, none both read and written.
+    is_alone: on CPU the caller's thread copies alone, for copies beside a step.
     """
     indices = [units for units in (to_units, from_units) if units is not None]
     place = next((t for t in (to, source, *indices) if t.is_cuda), to)
@@ -289,7 +299,7 @@ def unit_copy(to: Tensor, source: Tensor, to_units: Tensor | None = None, from_u
     unit_bytes = to[0].numel() * to.element_size() if count else 0
     _kernels.unit_copy(
         to.data_ptr(), source.data_ptr(), 0 if to_units is None else to_units.data_ptr(),
-        0 if from_units is None else from_units.data_ptr(), count, unit_bytes, _stream(place),
+        0 if from_units is None else from_units.data_ptr(), count, unit_bytes, is_alone, _stream(place),
     )  # fmt: skip
 
 
@@ -389,9 +399,30 @@ def make_decoder_step(weights: DecoderWeights, pool: UnitPool, max_num_samples: 
         _native_pool(pool), weights.embedding.data_ptr(), _DTYPES[weights.embedding.dtype],
         weights.cos_sin.data_ptr(), [_native_layer(layer) for layer in weights.layers],
         weights.final_norm.data_ptr(), _native_linear(weights.head), hidden_size, weights.num_heads,
-        weights.cos_sin.shape[1], weights.norm_eps, pool.head_dim**-0.5,
+        weights.cos_sin.shape[1], weights.norm_eps, pool.head_dim**-0.5, pool.arrivals.num_landed.ctypes.data,
     )  # fmt: skip
     return DecoderStep(native, hidden_size, vocab_size, max_num_samples, keep=(weights, pool))
+
+
+def land(pool: UnitPool, num_groups: int) -> None:
+    """Layer groups [0, num_groups) of the units under way may be read; ALL_LANDED: nothing is under way."""
+    if _HAS_KERNELS:
+        _kernels.land(pool.arrivals.num_landed.ctypes.data, num_groups)
+    else:
+        pool.arrivals.num_landed[0] = num_groups
+
+
+def wait_for_units(pool: UnitPool, group: int) -> None:
+    """Until the units of the layer group are there, as far as they are under way."""
+    arrivals = pool.arrivals
+    if arrivals.num_landed[0] == ALL_LANDED:
+        return
+    if _HAS_KERNELS:
+        _kernels.wait_until_landed(arrivals.num_landed.ctypes.data, group)
+    while arrivals.num_landed[0] <= group:
+        time.sleep(_POLL_SECONDS)
+    if group < len(arrivals.events):
+        torch.cuda.current_stream(pool.data.device).wait_event(arrivals.events[group])
 
 
 def _native_linear(linear: PackedLinear) -> _kernels.LinearWeight:

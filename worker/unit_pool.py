@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 if TYPE_CHECKING:
     from worker.step_forms import StepForms
 
 NUM_VECTOR_KINDS = 2  # K, V
+ALL_LANDED = 2**31 - 1  # kernels/include/landing.h
+
+
+class Arrivals:
+    """Units that come from the host while the step that reads them runs, layer group by layer group.
+
+    Group g may be read once num_landed > g; ops.py waits and lands. On CUDA that says that the copies are queued, and
+    events[g] that they are done. One step's units are under way at a time.
+    """
+
+    def __init__(self) -> None:
+        self.num_landed = np.full(1, ALL_LANDED, np.int32)
+        self.events: list[torch.cuda.Event] = []
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -29,6 +43,11 @@ class UnitPool:
     num_kv_heads: int
     head_dim: int
     num_workspace_units: int = 0  # the last of data, which the scheduler does not know: see step_forms.py
+    arrivals: Arrivals = field(default_factory=Arrivals)
+
+    @property
+    def num_groups(self) -> int:
+        return self.block_table.shape[1]
 
     @property
     def layers_per_unit(self) -> int:

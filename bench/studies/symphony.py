@@ -46,8 +46,9 @@ ABOUT = (
     "and disk, the engine with the fewest requests is chosen when the user begins to type, and the cache moves there "
     "meanwhile. All under our scheduler, first come first served.",
     "A migrated cache arrives on the new engine's host and comes to its device with the request; on the engine that "
-    "has it already an advisory brings it to the device. Restores are not overlapped with the layers that they are "
-    "for. Loading a block from another machine's disk costs the network only.",
+    "has it already an advisory brings it to the device. What comes with the request comes layer group by layer group "
+    "while its first step runs, where the scheduler finds that this keeps nobody waiting. Loading a block from another "
+    "machine's disk costs the network only.",
     A100_LIMITS,
 )
 

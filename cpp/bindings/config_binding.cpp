@@ -52,6 +52,7 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(enable_mixed_steps)
       .HOCKET_FIELD(token_composition)
       .HOCKET_FIELD(restore)
+      .HOCKET_FIELD(overlap_restores)
       .HOCKET_FIELD(preemption)
       .HOCKET_FIELD(cache_kind)
       .HOCKET_FIELD(enable_partial_caching)

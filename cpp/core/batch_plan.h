@@ -48,10 +48,11 @@ struct Projection {
 
 // What moves between tiers (tiers.h), one block each.
 enum class MoveKind : int32_t {
-  kSave = 0,   // device -> host
-  kLoad = 1,   // host -> device
-  kStore = 2,  // host -> disk
-  kFetch = 3,  // disk -> host
+  kSave = 0,      // device -> host
+  kLoad = 1,      // host -> device
+  kStore = 2,     // host -> disk
+  kFetch = 3,     // disk -> host
+  kStepLoad = 4,  // host -> device, for the step of this plan
 };
 
 struct BatchPlan {
@@ -97,13 +98,16 @@ struct BatchPlan {
   std::vector<int32_t> projected_units;  // [num_projections][hidden units per block]
 
   // Moves between tiers, also in a plan that computes nothing. Saves read the device as it is before the step runs and
-  // before any load of this plan writes; the others run beside steps. Every move is reported by complete_moves() once
-  // it is done, by its id, which may be used again afterwards. Read by: worker's tier copies.
+  // before any load of this plan writes; the others run beside steps. Step loads are what the step itself waits for: it
+  // reads no unit of a layer group before that group has landed, and all of them have landed when it is committed. They
+  // are only in plans that compute something. Every move is reported by complete_moves() once it is done, by its id,
+  // which may be used again afterwards. Read by: worker's tier copies.
   std::vector<int32_t> move_ids;
   std::vector<int32_t> move_kinds;  // MoveKind
   std::vector<int32_t> move_slots;  // on the host
   std::vector<int32_t> move_units;  // [num_moves][units_per_block]: of saves and loads; kNone for the others
   std::vector<BlockKey> move_keys;  // names on disk
+  int32_t num_step_loads = 0;       // of the moves
 
   // Requests that lost their row by preemption since the last plan. Read by: statistics, tests.
   std::vector<uint64_t> preempted_ids;

@@ -32,6 +32,7 @@ struct SchedulerConfig {
   bool enable_mixed_steps = true;            // false: a step computes either prompts or decodes; needs whole prompts
   std::string token_composition = "greedy";  // of policy fcfs: prompts in order; "fastgen": short ones first, to fit
   std::string restore = "faster";            // from host and disk: where it beats computing, or "always"
+  bool overlap_restores = true;              // the host's blocks land during the step that reads them, if that pays
   std::string preemption = "recompute";      // or what goes to the host: "swap" (K and V), "restore" (hidden states)
   std::string cache_kind = "kv";             // of policy fcfs, as which requests are kept: or "hidden"
   bool enable_partial_caching = false;       // tokens recomputed in every step, where that pays

@@ -1,6 +1,9 @@
 // What the scheduler believes about the machine: how long a batch takes, and what moving or recomputing costs.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "latency_model.h"
 #include "partial_cache_solver.h"
 #include "step_margin.h"
@@ -22,6 +25,11 @@ struct Estimates {
   }
   double disk_seconds(int64_t num_units) const {
     return disk_bytes_per_second > 0 ? static_cast<double>(num_units) * unit_bytes / disk_bytes_per_second : 0.0;
+  }
+  // A step whose layer groups wait for their copies, each for its own, where the copies begin with the step and come in
+  // the order of the groups: the slower of the two, and one group of the other before or after it.
+  static double overlapped_seconds(double compute, double copies, int32_t num_groups) {
+    return std::max(compute, copies) + std::min(compute, copies) / num_groups;
   }
   // To compute n tokens after c others, as part of a step; 0: unknown.
   double prefill_seconds(double c, double n) const {

@@ -108,9 +108,10 @@ void PrefixCache::repin(NodeId node) {
 
 int32_t PrefixCache::evict(int32_t num_blocks) {
   int32_t num_evicted = 0;
-  while (num_evicted < num_blocks && filled_lists_ != 0) {
-    const NodeId oldest = lists_[std::countr_zero(filled_lists_)].oldest;
-    num_evicted += shorten(oldest, num_blocks - num_evicted);
+  while (num_evicted < num_blocks) {
+    const int32_t lowest = lowest_filled_list();
+    if (lowest == kNone) break;
+    num_evicted += shorten(lists_[lowest].oldest, num_blocks - num_evicted);
   }
   num_evicted_total_ += num_evicted;
   return num_evicted;
@@ -347,10 +348,26 @@ void PrefixCache::bucket_remove(NodeId node) {
 }
 
 uint8_t PrefixCache::class_of(const Node& node) const {
-  if (node.leases.num > 0) return kLeasedClass;
+  if (node.leases.num > 0) return static_cast<uint8_t>(kLeasedClass + leased_class(node.leases.num));
   if (!is_task_aware_) return kOfflineClass;
   if (node.pending.num > 0) return static_cast<uint8_t>(kOnlineClass + std::min(node.pending.num, kMaxPendingClass));
   return node.is_online ? kOnlineClass : kOfflineClass;
+}
+
+// The octave of the weight, and the two bits after its first: it never falls as the weight grows.
+int32_t PrefixCache::leased_class(int32_t weight) {
+  const auto bits = static_cast<uint64_t>(weight) << 2;
+  const int32_t octave = std::bit_width(bits) - 3;
+  const auto quarter = static_cast<int32_t>(bits >> octave & 3);
+  return std::min(4 * octave + quarter, kNumLeasedClasses - 1);
+}
+
+// Or kNone.
+int32_t PrefixCache::lowest_filled_list() const {
+  for (size_t i = 0; i < filled_lists_.size(); ++i) {
+    if (filled_lists_[i] != 0) return static_cast<int32_t>(i) * kWordBits + std::countr_zero(filled_lists_[i]);
+  }
+  return kNone;
 }
 
 // `node` becomes evictable, as the newest of its class.
@@ -358,7 +375,7 @@ void PrefixCache::list_append(NodeId node) {
   Node& n = nodes_[node];
   n.eviction_class = class_of(n);
   list_insert(node, lists_[n.eviction_class].newest);
-  filled_lists_ |= uint64_t{1} << n.eviction_class;
+  filled_lists_[n.eviction_class / kWordBits] |= uint64_t{1} << n.eviction_class % kWordBits;
   num_evictable_ += n.num_blocks;
   if (is_valuable(n)) num_valuable_ += n.num_blocks;
 }
@@ -379,7 +396,8 @@ void PrefixCache::list_remove(NodeId node) {
   EvictionList& list = lists_[n.eviction_class];
   (n.older == kNone ? list.oldest : nodes_[n.older].newer) = n.newer;
   (n.newer == kNone ? list.newest : nodes_[n.newer].older) = n.older;
-  if (list.oldest == kNone) filled_lists_ &= ~(uint64_t{1} << n.eviction_class);
+  if (list.oldest == kNone)
+    filled_lists_[n.eviction_class / kWordBits] &= ~(uint64_t{1} << n.eviction_class % kWordBits);
   num_evictable_ -= n.num_blocks;
   if (is_valuable(n)) num_valuable_ -= n.num_blocks;
 }

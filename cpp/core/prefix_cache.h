@@ -17,15 +17,17 @@
 // to be pending counts as a release of what it would use. Without offline requests there is one class, so this is LRU.
 //
 // Above all these stands what is leased: somebody is expected to use it soon (scheduler_sessions.cpp). A lease keeps
-// nothing from being evicted; it is evicted last, and so taken back at once when there is nothing else.
+// nothing from being evicted; it is evicted last, and so taken back at once when there is nothing else. Leases have
+// weights, and what has less of them goes first (Symphony section 3: the smallest sessions); four classes for every
+// doubling, and among equals the order of the other classes.
 //
 // The unpinned nodes stand in one list per class, and evicting one block is O(1), because the head of the lowest list
 // that is not empty is a leaf. Proof: the descendants of an unpinned node are unpinned, so a child of that head would
 // stand in a list. Not in a lower one: those are empty. Not in a higher one: by (1). Not in the same: by (2).
 //
 // (1) A child's class is at most its parent's. A class depends on three things only: whether an online request has used
-//     the node, which is recorded on the whole path, how many pending prompts begin with its path, and how many leases
-//     it has, which both are kept at least the sum of the children's. What a caller says against that is cut off or
+//     the node, which is recorded on the whole path, how many pending prompts begin with its path, and the weight of
+//     its leases, which both are kept at least the sum of the children's. What a caller says against that is cut off or
 //     ignored.
 // (2) In one list a node stands before its ancestors. Nodes enter at the newest end, and only in walks up a path to the
 //     root (unpin, add_pending, add_lease): all unpinned ancestors of the node enter after it, in the same walk. Where
@@ -97,7 +99,8 @@ class PrefixCache {
     add_count(&Node::pending, salt, tokens, delta);
   }
 
-  // The same for leases. What is cached later than its lease is not leased: lease it again.
+  // The same for leases, delta being plus or minus the lease's weight. What is cached later than its lease is not
+  // leased: lease it again. REQUIRES: all weights together are less than 2^31.
   void add_lease(std::string_view salt, std::span<const int32_t> tokens, int32_t delta) {
     add_count(&Node::leases, salt, tokens, delta);
   }
@@ -123,13 +126,15 @@ class PrefixCache {
   void check_invariants(std::span<const NodeId> pins) const;
 
  private:
-  // Eviction classes, lowest first: offline only, online, then by the number of pending prompts, exact up to a cap.
+  // Eviction classes, lowest first: offline only, online, by the number of pending prompts, exact up to a cap, then by
+  // the weight of the leases, up to a cap.
   static constexpr int32_t kOfflineClass = 0;
   static constexpr int32_t kOnlineClass = 1;
   static constexpr int32_t kMaxPendingClass = 60;
   static constexpr int32_t kLeasedClass = kOnlineClass + kMaxPendingClass + 1;
-  static constexpr int32_t kNumClasses = kLeasedClass + 1;
-  static_assert(kNumClasses <= 64, "the classes that are not empty are bits of one word");
+  static constexpr int32_t kNumLeasedClasses = 66;
+  static constexpr int32_t kNumClasses = kLeasedClass + kNumLeasedClasses;
+  static constexpr int32_t kWordBits = 64;
 
   // How many of something go through a node, and through its children together.
   struct PathCount {
@@ -201,6 +206,8 @@ class PrefixCache {
   void bucket_insert(NodeId node);
   void bucket_remove(NodeId node);
   uint8_t class_of(const Node& node) const;
+  static int32_t leased_class(int32_t weight);
+  int32_t lowest_filled_list() const;
   void list_append(NodeId node);
   void list_insert(NodeId node, NodeId older);
   void list_remove(NodeId node);
@@ -224,7 +231,8 @@ class PrefixCache {
   std::unordered_map<std::string, NodeId, SaltHash, std::equal_to<>> roots_;
 
   std::array<EvictionList, kNumClasses> lists_;
-  uint64_t filled_lists_ = 0;  // bit c: lists_[c] is not empty
+  // Bit c % kWordBits of word c / kWordBits: lists_[c] is not empty.
+  std::array<uint64_t, (kNumClasses + kWordBits - 1) / kWordBits> filled_lists_ = {};
 
   int32_t num_blocks_ = 0;
   int32_t num_evictable_ = 0;

@@ -130,7 +130,8 @@ int32_t PrefixCache::check_eviction_list(int32_t eviction_class, std::vector<uin
     num_listed += node.num_blocks;
   }
   HOCKET_CHECK(last == list.newest, "an eviction list's end is wrong");
-  HOCKET_CHECK((filled_lists_ >> eviction_class & 1) == (list.oldest != kNone), "a list is filled and not known so");
+  const bool is_filled = filled_lists_[eviction_class / kWordBits] >> eviction_class % kWordBits & 1;
+  HOCKET_CHECK(is_filled == (list.oldest != kNone), "a list is filled and not known so");
   return num_listed;
 }
 

@@ -17,8 +17,8 @@ Slot RequestTable::take_slot() {
        tokens);
   grow(num_unstored_tokens, num_last_scheduled, num_cached_hint, is_starved, last_token_time, num_late_gaps, is_late,
        num_saved_tokens, num_saved_units);
-  grow(session, session_serial, is_draft, keys, num_restores, num_leased_tokens, num_loaded_tokens, num_fetched_tokens,
-       seconds_saved);
+  grow(session, session_serial, is_draft, keys, num_restores, num_loadable_tokens, num_leased_tokens, num_loaded_tokens,
+       num_fetched_tokens, seconds_saved);
   free_slots.reserve(id.size());
   return num_slots() - 1;
 }
@@ -67,7 +67,7 @@ Slot RequestTable::add(const RequestSpec& spec, int32_t max_model_len) {
   is_draft[slot] = 0;
   keys[slot].clear();
   num_restores[slot] = 0;
-  num_leased_tokens[slot] = num_loaded_tokens[slot] = num_fetched_tokens[slot] = 0;
+  num_loadable_tokens[slot] = num_leased_tokens[slot] = num_loaded_tokens[slot] = num_fetched_tokens[slot] = 0;
   seconds_saved[slot] = 0.0;
   tokens[slot] = std::make_unique_for_overwrite<int32_t[]>(max_total_tokens[slot]);
   std::copy(spec.prompt.begin(), spec.prompt.end(), tokens[slot].get());

@@ -140,15 +140,16 @@ struct RequestTable {
   std::vector<std::unique_ptr<int32_t[]>> tokens;  // room for max_total_tokens
 
   // Sessions and tiers
-  std::vector<int32_t> session;             // SessionId, or kNone
-  std::vector<uint64_t> session_serial;     // the session of that id may be another by now
-  std::vector<uint8_t> is_draft;            // computes its session's draft, and ends without sampling
-  std::vector<std::vector<BlockKey>> keys;  // of its first complete blocks; empty without tiers
-  std::vector<uint8_t> num_restores;        // since it began to wait
-  std::vector<int32_t> num_leased_tokens;   // of a waiting request, restored for it and leased until it is admitted
-  std::vector<int32_t> num_loaded_tokens;   // that came from the host before its first admission
-  std::vector<int32_t> num_fetched_tokens;  // that came from the disk to the host before
-  std::vector<double> seconds_saved;        // predicted, by those
+  std::vector<int32_t> session;              // SessionId, or kNone
+  std::vector<uint64_t> session_serial;      // the session of that id may be another by now
+  std::vector<uint8_t> is_draft;             // computes its session's draft, and ends without sampling
+  std::vector<std::vector<BlockKey>> keys;   // of its first complete blocks; empty without tiers
+  std::vector<uint8_t> num_restores;         // since it began to wait
+  std::vector<int32_t> num_loadable_tokens;  // of a waiting request, behind what is cached, for its first step to load
+  std::vector<int32_t> num_leased_tokens;    // of a waiting request, restored for it and leased until it is admitted
+  std::vector<int32_t> num_loaded_tokens;    // that came from the host before its first admission
+  std::vector<int32_t> num_fetched_tokens;   // that came from the disk to the host before
+  std::vector<double> seconds_saved;         // predicted, by those
 
   std::unordered_map<uint64_t, Slot> slot_of_id;
   std::vector<Slot> free_slots;

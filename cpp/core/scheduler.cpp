@@ -29,6 +29,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
   PlanWriter::reserve(config.max_num_seqs, config.max_num_batched_tokens, &plan_);
   output_.reserve(config.max_num_seqs);
   for (auto* slots : {&running_, &preempted_, &victims_, &displaced_, &restoring_}) slots->reserve(config.max_num_seqs);
+  step_loads_.reserve(config.max_num_seqs);
   composition_.reserve(config.max_num_seqs);
   const auto num_changes = static_cast<size_t>(std::min(config.num_units, 1 << 16));  // of block tables in one step
   plan_.block_table_index.reserve(num_changes);
@@ -127,6 +128,7 @@ const BatchPlan& Scheduler::schedule(double now) {
   plan_.projections.clear();
   plan_.projected_units.clear();
   preempted_.clear();
+  step_loads_.clear();
   step_kind_ = StepKind::kAny;
   if (offline_) observe_online_use();
   if (tiers_.is_enabled()) restore_waiting();
@@ -144,6 +146,7 @@ const BatchPlan& Scheduler::schedule(double now) {
   writer_.write(requests_, running_, &plan_);
   write_forms();
   if (!active_sessions_.empty() || next_lease_end_ <= now_) advance_sessions();
+  write_step_loads();
   tiers_.write(&plan_);
   memory_.flush_changes(&plan_);
   is_open_ = !plan_.empty();
@@ -277,21 +280,26 @@ Scheduler::Admission Scheduler::admit(Slot slot, int32_t max_tokens, CacheForm f
   const bool is_online = requests_.request_class[slot] == kOnlineClass;
   const int32_t num_cached = memory_.open(requests_.cache_salt[slot], known, form, is_online);
   const bool is_restored = can_restore(slot, form);
-  const int32_t num_there = is_restored ? std::max(num_cached, requests_.num_saved_tokens[slot]) : num_cached;
-  const int32_t num_left = static_cast<int32_t>(known.size()) - num_there;
-  const bool is_whole = !config_.enable_chunked_prefill && num_left <= config_.max_num_batched_tokens;
   const bool is_loaded = restore_first.step == RestoreStep::kLoad;
-  if ((is_whole && !is_loaded && num_left > budget_) || !make_room(slot)) {
+  const bool is_overlapped = is_loaded && max_tokens > 0 && can_overlap(slot, restore_first, form);
+  const int32_t num_saved = is_restored ? requests_.num_saved_tokens[slot] : 0;
+  const int32_t num_loaded = is_overlapped ? restore_first.end * config_.block_size : 0;
+  const int32_t num_left = static_cast<int32_t>(known.size()) - std::max({num_cached, num_saved, num_loaded});
+  const bool is_whole = !config_.enable_chunked_prefill && num_left <= config_.max_num_batched_tokens;
+  const bool is_computed_now = !is_loaded || is_overlapped;
+  if ((is_whole && is_computed_now && num_left > budget_) || !make_room(slot)) {
     memory_.close();
     return Admission::kRefused;
   }
-  if (is_loaded) {
+  if (!is_computed_now) {
     const int32_t num_units = memory_.num_open_units();
     memory_.close();
     begin_load(slot, restore_first, num_units);
     return Admission::kRestoring;
   }
-  seat(slot, num_cached);
+  if (is_overlapped) note_load(slot, restore_first, 0.0);
+  seat(slot, std::max(num_cached, num_loaded));
+  if (is_overlapped) begin_step_load(slot, restore_first);
   num_private_rows_ += form != CacheForm{};
   is_restored ? restore(slot) : drop_saved(slot);
   grant_running(slot, max_tokens);
@@ -323,6 +331,7 @@ void Scheduler::seat(Slot slot, int32_t num_cached_tokens) {
   requests_.state[slot] = RequestState::kRunning;
   requests_.row[slot] = memory_.seat();
   requests_.num_computed_tokens[slot] = num_cached_tokens;
+  requests_.num_loadable_tokens[slot] = 0;
   const bool is_online = requests_.request_class[slot] == kOnlineClass;
   const double max_wait_ms = is_online ? config_.max_wait_ms : config_.max_offline_wait_ms;
   requests_.is_starved[slot] |= requests_.pending_seconds(slot, now_) * 1000 > max_wait_ms;
@@ -342,6 +351,7 @@ void Scheduler::preempt(Slot slot) {
     budget_ += requests_.num_scheduled_tokens[slot] + requests_.num_unstored_tokens[slot];
   }
   num_private_rows_ -= is_private;
+  drop_step_load(slot);
   if (config_.num_host_units > 0) save(slot);
   PlanWriter::drop_projections(requests_.row[slot], config_.hidden_units_per_block(), &plan_);
   memory_.release(requests_.row[slot]);
@@ -401,7 +411,7 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
   HOCKET_CHECK(sampled.size() == plan_.sample_seqs.size(), "commit() needs one token per entry of sample_seqs");
   HOCKET_CHECK(std::ranges::all_of(sampled, [](int32_t token) { return token >= 0; }), "a sampled token is negative");
   is_open_ = false;
-  if (config_.refine_latency && plan_.transfers.empty()) learn_from_step(now - now_);
+  if (config_.refine_latency && plan_.transfers.empty() && plan_.num_step_loads == 0) learn_from_step(now - now_);
   count_seconds(now - now_);
   now_ = now;
   output_.clear();

@@ -20,9 +20,10 @@
 // otherwise they are recomputed, as far as the prefix cache has not kept them.
 //
 // With a host tier (tiers.h), what was computed is saved as it completes. A request whose prompt is there, or on disk,
-// is restored where that is predicted to be faster than computing it: it leaves the waiting list, its blocks come into
-// the prefix cache beside the steps of others, and it waits again until it is admitted with them. Moves are in the
-// plan, and complete_moves() says when they are done.
+// is restored where that is predicted to be faster than computing it. Either it leaves the waiting list, its blocks
+// come into the prefix cache beside the steps of others, and it waits again until it is admitted with them; or it is
+// admitted at once, and its blocks land while its first step runs, layer group by layer group. Moves are in the plan,
+// and complete_moves() says when they are done.
 //
 // Sessions (session_table.h): advise() announces a request. What the session's last one left in the cache is leased: it
 // is evicted after all else. What other tiers have of it is brought back while nobody needs the memory. A draft of the
@@ -210,10 +211,16 @@ class Scheduler {
     int32_t end = 0;
   };
   RestoreChoice choose_restore(Slot slot);
-  bool is_restore_faster(int32_t num_cached_blocks, const Tiers::Extent& extent) const;
+  bool is_restore_faster(int32_t num_tokens, int32_t num_cached_blocks, const Tiers::Extent& extent) const;
   void restore_waiting();
+  bool can_overlap(Slot slot, const RestoreChoice& choice, CacheForm form) const;
+  double seconds_with(Slot slot, int32_t num_computed) const;
+  void begin_step_load(Slot slot, const RestoreChoice& choice);
+  void drop_step_load(Slot slot);
+  void write_step_loads();
   void begin_fetch(Slot slot, const RestoreChoice& choice);
   void begin_load(Slot slot, const RestoreChoice& choice, int32_t num_open_units);
+  void note_load(Slot slot, const RestoreChoice& choice, double copy_seconds);
   void wait_for_restore(Slot slot);
   void end_restore(Slot slot);
   void drop_lease(Slot slot);
@@ -279,6 +286,12 @@ class Scheduler {
   int32_t num_private_rows_ = 0;  // running requests of another form than KV
   enum class StepKind : uint8_t { kAny, kPrefill, kDecode } step_kind_ = StepKind::kAny;
   std::vector<Slot> preempted_;  // by this schedule()
+  struct StepLoad {
+    Slot slot;
+    int32_t begin;  // blocks
+    int32_t end;
+  };
+  std::vector<StepLoad> step_loads_;  // of requests admitted by this schedule()
   bool is_open_ = false;
   double limit_seconds_ = 0.0;  // that a deadline, or the bound of offline steps, leaves the step
   BatchPlan plan_;

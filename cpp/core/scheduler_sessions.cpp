@@ -8,8 +8,8 @@
 //   over        The request comes, the lease ends, or the announcement is taken back. What is cached stays, as ordinary
 //               cached blocks.
 //
-// Leased blocks are evicted after all others, the oldest announcement's first and of each its last blocks first: memory
-// is taken back at once. No lease keeps anybody waiting.
+// Leased blocks are evicted after all others, the smallest session's first and of each its last blocks first (Symphony
+// section 3): memory is taken back at once. No lease keeps anybody waiting.
 
 #include <algorithm>
 
@@ -158,7 +158,7 @@ void Scheduler::end_announcement(SessionId id) {
     --num_leases_;
     counters_.num_wasted_tokens += session.num_prepared_tokens;
     session.num_prepared_tokens = 0;
-    memory_.add_lease(session.salt, session.leased, -1);
+    memory_.add_lease(session.salt, session.leased, -session.lease_weight);
     session.leased.clear();
   }
   session.draft.clear();
@@ -166,13 +166,15 @@ void Scheduler::end_announcement(SessionId id) {
   session.is_active = false;
 }
 
-// The lease covers what is cached of the target by now.
+// The lease covers what is cached of the target by now. It weighs as many blocks as the target has, so that one session
+// is given up as a whole before the next larger one is touched.
 void Scheduler::renew_lease(Session* session) {
   const auto target = session->target(config_.block_size);
   const auto num_cached = static_cast<size_t>(memory_.num_cached_blocks(session->salt, target)) * config_.block_size;
-  memory_.add_lease(session->salt, session->leased, -1);
+  memory_.add_lease(session->salt, session->leased, -session->lease_weight);
   session->leased.assign(target.begin(), target.begin() + static_cast<std::ptrdiff_t>(num_cached));
-  memory_.add_lease(session->salt, session->leased, 1);
+  session->lease_weight = static_cast<int32_t>(target.size()) / config_.block_size;
+  memory_.add_lease(session->salt, session->leased, session->lease_weight);
 }
 
 SessionAction Scheduler::plan_for(const Session& session) const {

@@ -40,6 +40,7 @@ struct Session {
   double announced_at = 0.0;        // seconds; the first announcement of this lease
   std::vector<BlockKey> keys;       // of the target's blocks; empty without tiers
   std::vector<int32_t> leased;      // tokens whose cached blocks count the lease
+  int32_t lease_weight = 0;         // with which they count it
   bool is_active = false;           // there may be something to do for it in the next steps
   bool is_restoring = false;        // moves are under way for it
   int32_t num_restores = 0;         // of this announcement

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 
 #include "check.h"
@@ -9,6 +10,8 @@
 
 namespace hocket {
 namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 void require(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(message);
@@ -22,6 +25,8 @@ SimulationLoop::SimulationLoop(const SchedulerConfig& config, const Estimates& e
       options_(options),
       estimates_(estimates),
       scheduler_(config, estimates),
+      units_per_block_(config.units_per_block()),
+      num_groups_(config.num_groups()),
       records_(requests.size()) {
   check_requests();
   link_followers();
@@ -73,15 +78,21 @@ void SimulationLoop::link_followers() {
 bool SimulationLoop::run(int64_t max_steps) {
   for (int64_t left = max_steps; left > 0;) {
     admit_arrivals();
+    end_moves();
     if (!scheduler_.has_work() && !has_arrivals()) return false;
-    const BatchPlan* plan = scheduler_.has_work() ? &scheduler_.schedule(now_) : nullptr;
+    const bool is_busy = scheduler_.has_work() || scheduler_.has_moves() || scheduler_.has_background_work();
+    const BatchPlan* plan = is_busy ? &scheduler_.schedule(now_) : nullptr;
+    const double loaded_at = plan != nullptr ? begin_moves(*plan) : now_;
     if (plan != nullptr && !plan->empty()) {
-      step(*plan);
+      step(*plan, loaded_at);
       --left;
       continue;
     }
-    HOCKET_CHECK(has_arrivals(), "the scheduler has work, runs nothing, and nothing will arrive");
-    now_ = std::max(now_, arrivals_.top().first);
+    HOCKET_CHECK(has_arrivals() || !move_ends_.empty(),
+                 "the scheduler has work, runs nothing, and nothing will arrive");
+    const double next_arrival = has_arrivals() ? arrivals_.top().first : kNever;
+    const double next_end = move_ends_.empty() ? kNever : move_ends_.top().first;
+    now_ = std::max(now_, std::min(next_arrival, next_end));
   }
   return scheduler_.has_work() || has_arrivals();
 }
@@ -129,11 +140,43 @@ void SimulationLoop::end(Index request) {
   if (follower != kNone) arrivals_.emplace(now_ + requests_.arrival_s[follower], follower);
 }
 
+// ---- moves ----
+
+// Returns when what the plan's step waits for is there.
+double SimulationLoop::begin_moves(const BatchPlan& plan) {
+  double loaded_at = now_;
+  for (size_t i = 0; i < plan.move_ids.size(); ++i) {
+    const auto kind = static_cast<MoveKind>(plan.move_kinds[i]);
+    const bool is_step_load = kind == MoveKind::kStepLoad;
+    double& free_at = direction_free_s_[static_cast<size_t>(is_step_load ? MoveKind::kLoad : kind)];
+    free_at = std::max(free_at, now_) + move_seconds(kind);
+    move_ends_.emplace(free_at, plan.move_ids[i]);
+    if (is_step_load) loaded_at = free_at;
+  }
+  return loaded_at;
+}
+
+// Of one block.
+double SimulationLoop::move_seconds(MoveKind kind) const {
+  const bool is_disk = kind == MoveKind::kStore || kind == MoveKind::kFetch;
+  return is_disk ? estimates_.disk_seconds(units_per_block_) : estimates_.transfer_seconds(units_per_block_);
+}
+
+void SimulationLoop::end_moves() {
+  ended_moves_.clear();
+  for (; !move_ends_.empty() && move_ends_.top().first <= now_; move_ends_.pop()) {
+    ended_moves_.push_back(move_ends_.top().second);
+  }
+  if (!ended_moves_.empty()) scheduler_.complete_moves(ended_moves_, {});
+}
+
 // ---- steps ----
 
-void SimulationLoop::step(const BatchPlan& plan) {
+void SimulationLoop::step(const BatchPlan& plan, double loaded_at) {
   record_plan(plan);
-  const double seconds = step_seconds(plan);
+  const double computed = step_seconds(plan);
+  const bool is_waiting = loaded_at > now_;
+  const double seconds = is_waiting ? Estimates::overlapped_seconds(computed, loaded_at - now_, num_groups_) : computed;
   take_samples();
   now_ += seconds;
   totals_.busy_s += seconds;

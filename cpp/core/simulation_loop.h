@@ -2,12 +2,17 @@
 //
 //   while anything is left:
 //     hand over the requests that have arrived             Scheduler::add_request
+//     hear of the moves that have ended                    Scheduler::complete_moves
 //     plan the step at `now`                               Scheduler::schedule
 //     now += what the latency model says of the plan       the executor's place
 //     give every sequence that samples its next token      Scheduler::commit
 //
 // As in the live engine, a request that arrives during a step is seen after it. If there is nothing to run, time jumps
-// to the next arrival. Answers end at their length: sampled tokens are synthetic and no stop token exists.
+// to the next arrival, or the end of a move.
+//
+// Moves between tiers run beside steps and take the time that the estimates say; each direction carries one after the
+// other. A step that loads blocks for itself waits for them layer group by layer group. The disk is as large as it
+// needs to be and loses nothing. Answers end at their length: sampled tokens are synthetic and no stop token exists.
 //
 // A request either arrives at a time of its own, or follows another one: then it arrives `arrival_s` after that one has
 // ended, as the next turn of a conversation does. A request that the scheduler refuses has ended at once.
@@ -77,6 +82,8 @@ class SimulationLoop {
  private:
   using Index = int32_t;
   using Arrival = std::pair<double, Index>;
+  using MoveEnd = std::pair<double, int32_t>;  // when, and the move's id
+  static constexpr size_t kNumDirections = 4;  // to the host, to the device, to the disk, from the disk
 
   void check_requests() const;
   void link_followers();
@@ -85,7 +92,10 @@ class SimulationLoop {
   void admit_arrivals();
   void submit(Index request);
   void end(Index request);
-  void step(const BatchPlan& plan);
+  double begin_moves(const BatchPlan& plan);
+  double move_seconds(MoveKind kind) const;
+  void end_moves();
+  void step(const BatchPlan& plan, double loaded_at);
   double step_seconds(const BatchPlan& plan) const;
   void sample(const BatchPlan& plan);
   void record_plan(const BatchPlan& plan);
@@ -101,6 +111,10 @@ class SimulationLoop {
   int64_t num_ended_ = 0;
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
   std::vector<Index> follower_;  // of each request, or kNone
+  std::priority_queue<MoveEnd, std::vector<MoveEnd>, std::greater<>> move_ends_;
+  std::array<double, kNumDirections> direction_free_s_ = {};  // when it has carried what was begun
+  const int32_t units_per_block_;
+  const int32_t num_groups_;
   int64_t num_samples_ = 0;
 
   RequestRecords records_;
@@ -110,6 +124,7 @@ class SimulationLoop {
   std::array<ItlHistogram, kNumRequestClasses> itl_;
 
   // Scratch
+  std::vector<int32_t> ended_moves_;
   std::vector<int32_t> prompt_;
   std::vector<int32_t> sampled_;
 };

@@ -9,6 +9,7 @@ void StepBuilder::begin(const Snapshot& snapshot, Composition* composition) {
   latency_ = &snapshot.estimates.latency;
   composition_ = composition;
   batch_.clear();
+  copy_seconds_ = 0.0;
   max_seconds_ = std::numeric_limits<double>::infinity();
   tokens_left_ = snapshot.max_num_tokens;
   num_advanced_ = 0.0;
@@ -48,10 +49,13 @@ int32_t StepBuilder::prefill(Slot slot, CacheForm form, bool is_whole) {
   const int32_t context = context_of(slot);
   const int32_t num_left = std::max(1, requests.num_tokens[slot] - context);
   const FormCost form_cost = has_forms_ ? this->form_cost(slot) : FormCost{};
+  const double copies = is_admission ? copy_seconds(slot) : 0.0;
   add(form_cost);
+  copy_seconds_ += copies;
   const int32_t num_tokens = most_tokens(context, num_left);
   if (num_tokens == 0 || (is_whole && num_tokens < num_left)) {
     remove(form_cost);
+    copy_seconds_ -= copies;
     return 0;
   }
   batch_.add_chunk(context, num_tokens);
@@ -68,9 +72,11 @@ bool StepBuilder::prefill_at_most(Slot slot, int32_t num_tokens, bool is_whole, 
   if (is_whole && num_left > tokens_left_ && num_left <= snapshot_->max_num_tokens) return false;
   num_tokens = std::min({is_whole ? num_left : num_tokens, num_left, tokens_left_});
   if (num_tokens <= 0) return false;
+  const bool is_admission = requests.state[slot] == RequestState::kWaiting;
+  if (is_admission) copy_seconds_ += copy_seconds(slot);
   batch_.add_chunk(context, num_tokens);
   if (has_forms_) add(form_cost(slot));
-  grant(slot, num_tokens, requests.state[slot] == RequestState::kWaiting, form);
+  grant(slot, num_tokens, is_admission, form);
   return true;
 }
 
@@ -100,7 +106,14 @@ int32_t StepBuilder::context_of(Slot slot) const {
   const auto known = requests.known_tokens(slot);
   const int32_t num_blocks =
       snapshot_->memory.num_cached_blocks(requests.cache_salt[slot], known.first(known.size() - 1));
-  return std::max(num_blocks * snapshot_->memory.block_size(), requests.num_saved_tokens[slot]);
+  const int32_t num_there = num_blocks * snapshot_->memory.block_size() + requests.num_loadable_tokens[slot];
+  return std::max(num_there, requests.num_saved_tokens[slot]);
+}
+
+// Of what the request loads during its first step.
+double StepBuilder::copy_seconds(Slot slot) const {
+  const int32_t num_blocks = snapshot_->requests.num_loadable_tokens[slot] / snapshot_->memory.block_size();
+  return snapshot_->estimates.transfer_seconds(int64_t{num_blocks} * snapshot_->memory.pool().units_per_block());
 }
 
 // By bisection: predicted time grows with the chunk.

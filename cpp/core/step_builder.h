@@ -14,7 +14,10 @@ namespace hocket {
 class StepBuilder {
  public:
   explicit StepBuilder(const SchedulerConfig& config)
-      : has_forms_(config.has_forms()), block_size_(config.block_size), batch_(config.max_model_len) {}
+      : has_forms_(config.has_forms()),
+        block_size_(config.block_size),
+        batch_(config.max_model_len),
+        num_groups_(config.num_groups()) {}
 
   // Starts anew. Without a latency model, time is not limited.
   void begin(const Snapshot& snapshot, Composition* composition);
@@ -23,7 +26,11 @@ class StepBuilder {
   void limit_seconds(double seconds) { max_seconds_ = seconds; }
   double max_seconds() const { return max_seconds_; }
   int32_t tokens_left() const { return tokens_left_; }
-  double seconds() const { return latency_->predict(batch_.features()); }
+  // Predicted. The copies that the step waits for run beside it, layer group by layer group.
+  double seconds() const {
+    const double compute = latency_->predict(batch_.features());
+    return copy_seconds_ > 0 ? Estimates::overlapped_seconds(compute, copy_seconds_, num_groups_) : compute;
+  }
   LatencyBatch* batch() { return &batch_; }
   // Tokens granted so far, those that the cache gives included.
   double num_advanced() const { return num_advanced_; }
@@ -49,6 +56,7 @@ class StepBuilder {
   void remove(FormCost cost);
 
   int32_t context_of(Slot slot) const;
+  double copy_seconds(Slot slot) const;
   int32_t most_tokens(int64_t context, int32_t num_left);
   void grant(Slot slot, int32_t num_tokens, bool is_admission, CacheForm form);
 
@@ -58,6 +66,8 @@ class StepBuilder {
   const LatencyModel* latency_ = nullptr;
   Composition* composition_ = nullptr;
   LatencyBatch batch_;
+  const int32_t num_groups_;
+  double copy_seconds_ = 0.0;
   double max_seconds_ = std::numeric_limits<double>::infinity();
   int32_t tokens_left_ = 0;
   double num_advanced_ = 0.0;

@@ -76,6 +76,22 @@ void Tiers::load(std::string_view salt, std::span<const int32_t> tokens, std::sp
   HOCKET_CHECK(restore.num_moves > 0, "nothing is left to load");
 }
 
+void Tiers::hold(std::span<const BlockKey> keys) {
+  for (const BlockKey& key : keys) {
+    const EntryId entry = index_.find(key);
+    HOCKET_CHECK(entry != kNone, "a block is held that the host does not have");
+    index_.begin_read(entry);
+  }
+}
+
+void Tiers::let_go(std::span<const BlockKey> keys) {
+  for (const BlockKey& key : keys) index_.end_read(index_.find(key));
+}
+
+void Tiers::load_for_step(std::span<const BlockKey> keys, std::span<const BlockId> blocks) {
+  for (size_t i = 0; i < keys.size(); ++i) begin_move(MoveKind::kStepLoad, index_.find(keys[i]), kNone, blocks[i]);
+}
+
 int32_t Tiers::fetch(std::span<const BlockKey> keys, RestoreOwner owner) {
   RestoreId id = kNone;
   for (const BlockKey& key : keys) {
@@ -161,8 +177,10 @@ void Tiers::write(BatchPlan* plan) {
   plan->move_kinds.clear();
   plan->move_slots.clear();
   plan->move_keys.clear();
+  plan->num_step_loads = 0;
   for (const int32_t id : pending_moves_) {
     const Move& move = moves_[id];
+    plan->num_step_loads += move.kind == MoveKind::kStepLoad;
     plan->move_kinds.push_back(static_cast<int32_t>(move.kind));
     plan->move_slots.push_back(index_.host_slot(move.entry));
     plan->move_keys.push_back(index_.key(move.entry));
@@ -191,6 +209,7 @@ void Tiers::end_move(int32_t id, bool is_done, std::vector<RestoreOwner>* owners
       ++counters_.num_saved_blocks;
       break;
     case MoveKind::kLoad:
+    case MoveKind::kStepLoad:
       HOCKET_CHECK(is_done, "a load failed");
       index_.end_read(move.entry);
       ++counters_.num_loaded_blocks;

@@ -10,6 +10,9 @@
 // A restore is a set of moves of one direction for one owner: a fetch from disk makes a later load possible. The
 // scheduler decides; it hears of the end by complete(). A fetch may fail: then the disk has lost the block.
 //
+// Step loads are another way up, for one request and one step: into the request's own blocks, while the step runs. They
+// have no restore, since nobody waits for them but the step.
+//
 // Plans carry the moves out (batch_plan.h); nothing here waits. At most kMaxStores blocks are on their way to disk.
 //
 // Invariants: see check_invariants(). Thread safety: none. No allocation on save() and in plans that save.
@@ -77,6 +80,13 @@ class Tiers {
   // has room.
   void load(std::string_view salt, std::span<const int32_t> tokens, std::span<const BlockKey> keys, bool is_online,
             int32_t num_promised, RestoreOwner owner);
+
+  // Keeps the host's copies of the blocks where they are until they are loaded for a step, or let go.
+  // REQUIRES: the host has them / they are held.
+  void hold(std::span<const BlockKey> keys);
+  void let_go(std::span<const BlockKey> keys);
+  // Brings what is held to blocks that a row of the next plan owns. REQUIRES: the row's request is in that plan.
+  void load_for_step(std::span<const BlockKey> keys, std::span<const BlockId> blocks);
 
   // Brings the blocks from the disk to the host, as far as there are slots; returns how many are under way.
   int32_t fetch(std::span<const BlockKey> keys, RestoreOwner owner);

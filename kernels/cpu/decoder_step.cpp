@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "kernels.h"
+#include "landing.h"
 #include "linear_product.h"
 #include "norm_row.h"
 #include "parallel.h"
@@ -138,6 +139,7 @@ class DecoderStep {
     keep(rope_kv_write({q.data, k.data, v.data, model_.cos_sin, args_.positions, args_.token_row, args_.pool, index,
                         args_.num_tokens, model_.num_heads, model_.rotary_dim, q.stride, k.stride, v.stride,
                         DType::kFloat32}));
+    wait_until_landed(args_.num_landed, index / args_.pool.layers_per_unit);
     keep(paged_attention({mixed_, q.data, args_.rows, args_.query_start, args_.seq_lens, args_.pool, index,
                           args_.num_tokens, args_.num_seqs, model_.num_heads, q.stride, layer.sliding_window, 0, 0,
                           model_.attention_scale, DType::kFloat32, nullptr}));

@@ -12,7 +12,7 @@ Status unit_copy(const UnitCopyArgs& args) {
   auto* to = static_cast<uint8_t*>(args.to);
   const auto* from = static_cast<const uint8_t*>(args.from);
 
-  parallel_ranges(args.num_units * pieces, min(args.unit_bytes, kPiece) / 4, [&](int64_t begin, int64_t end) {
+  const auto copy = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t unit = i / pieces, first = i % pieces * kPiece;
       const int64_t to_unit = args.to_units == nullptr ? unit : args.to_units[unit];
@@ -20,7 +20,12 @@ Status unit_copy(const UnitCopyArgs& args) {
       __builtin_memcpy(to + to_unit * args.unit_bytes + first, from + from_unit * args.unit_bytes + first,
                        static_cast<size_t>(min(kPiece, args.unit_bytes - first)));
     }
-  });
+  };
+  if (args.is_alone) {
+    copy(0, args.num_units * pieces);
+  } else {
+    parallel_ranges(args.num_units * pieces, min(args.unit_bytes, kPiece) / 4, copy);
+  }
   return Status::kOk;
 }
 

@@ -70,7 +70,8 @@ struct DecoderStepArgs {
   int64_t num_tokens;
   int64_t num_seqs;
   int64_t num_samples;
-  int64_t* stage_ns;  // [kNumDecoderStages], added to; or null: not measured
+  int64_t* stage_ns;          // [kNumDecoderStages], added to; or null: not measured
+  const int32_t* num_landed;  // layer groups of the pool that may be read, see landing.h; or null: all
 };
 
 // kWrongPacking where a weight was packed for another instruction set.

@@ -17,6 +17,7 @@ struct UnitCopyArgs {
   const int32_t* from_units;  // [num_units], or null: unit i
   int64_t num_units;
   int64_t unit_bytes;  // on CUDA a multiple of 16
+  bool is_alone;       // on CPU: the caller's thread copies alone, since a step beside it needs the others
 };
 
 // REQUIRES: no unit is written twice, none is both read and written.

@@ -16,7 +16,7 @@ from schedcore.simulation.virtual_time import Channel, VirtualTime
 Int32 = npt.NDArray[np.int32]
 UInt64 = npt.NDArray[np.uint64]
 
-SAVE, LOAD, STORE, FETCH = range(4)  # cpp/core/batch_plan.h, MoveKind
+SAVE, LOAD, STORE, FETCH, STEP_LOAD = range(5)  # cpp/core/batch_plan.h, MoveKind
 MAX_REQUESTS = 1 << 20
 LEASE_SECONDS = 60.0
 _TYPING = 0  # AdvisoryEvent
@@ -58,6 +58,7 @@ class ClusterNode:
         num_host_blocks = memory.host_bytes // self.block_bytes
         tiers = {"num_host_blocks": num_host_blocks, "enable_disk": memory.has_disk} if num_host_blocks else {}
         config = engine.with_policy(engine.policy, **tiers).scheduler_config(MAX_REQUESTS)
+        self._num_groups = config.num_groups
         self._latency = engine.cost.to_core()
         host_rate = engine.HOST_BYTES_PER_SECOND
         estimates = Estimates(
@@ -65,9 +66,11 @@ class ClusterNode:
             unit_bytes=unit_bytes, disk_bytes_per_second=memory.fetch_rate,
         )  # fmt: skip
         self.scheduler = Scheduler(config, estimates)
+        to_device = Channel(host_rate)
         self._channels = {
             SAVE: Channel(host_rate),
-            LOAD: Channel(host_rate),
+            LOAD: to_device,
+            STEP_LOAD: to_device,
             STORE: Channel(memory.disk_rate),
             FETCH: Channel(memory.disk_rate),
         }
@@ -111,13 +114,15 @@ class ClusterNode:
         if self._is_stepping:
             return
         plan = self.scheduler.schedule(self._time.now)
-        if self._has_tiers:
-            self._move(plan)
+        loaded_at = self._move(plan) if self._has_tiers else 0.0
         if plan:
-            self._begin_step(plan)
+            self._begin_step(plan, loaded_at)
 
-    def _begin_step(self, plan: BatchPlan) -> None:
+    def _begin_step(self, plan: BatchPlan, loaded_at: float) -> None:
+        """Layer groups whose blocks are there before `loaded_at` begin before (Estimates::overlapped_seconds)."""
         seconds = self._latency.predict(algorithms.plan_features(plan))
+        copies = max(0.0, loaded_at - self._time.now)
+        seconds = max(seconds, copies) + min(seconds, copies) / self._num_groups
         sampled = plan.sample_seqs
         requests, positions = plan.request_ids[sampled], plan.seq_lens[sampled]
         self._is_stepping = True
@@ -143,16 +148,20 @@ class ClusterNode:
             request.ended_at = self._time.now
             request.on_end(request)
 
-    def _move(self, plan: BatchPlan) -> None:
-        kinds = plan.move_kinds
+    def _move(self, plan: BatchPlan) -> float:
+        """When what the plan's step waits for is there; 0: it waits for nothing."""
+        kinds, loaded_at = plan.move_kinds, 0.0
         for kind in np.unique(kinds):
             chosen = kinds == kind
             ids = plan.move_ids[chosen]
             ready_at = self._channels[int(kind)].send(len(ids) * self.block_bytes, self._time.now)
+            if kind == STEP_LOAD:
+                loaded_at = ready_at
             if kind == FETCH and self._remote_until > 0.0:  # these came over the network, which was charged already
                 ready_at, self._remote_until = max(self._time.now, self._remote_until), 0.0
             keys = plan.move_keys[chosen] if kind == STORE else None
             self._time.at(ready_at, partial(self._end_moves, ids.copy(), keys))
+        return loaded_at
 
     def _end_moves(self, ids: Int32, keys: UInt64 | None) -> None:
         self.scheduler.complete_moves(ids)

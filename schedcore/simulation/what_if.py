@@ -121,10 +121,11 @@ class _Run:
         """False if nothing is left to do."""
         self._take_arrivals()
         plan = self._scheduler.schedule(self._now)
+        has_moved = self._end_moves(plan)
         if not plan:
-            if self._coming:
+            if self._coming and not has_moved:
                 self._now = max(self._now, self._requests[self._coming[0]].arrival_s)
-            return bool(self._coming)
+            return has_moved or bool(self._coming)
         seconds = self._latency.predict(algorithms.plan_features(plan))
         sampled = self._answers(plan)
         self._now += seconds
@@ -132,6 +133,13 @@ class _Run:
         output = self._scheduler.commit(sampled, self._now)
         take_output(output, self._by_id, self._now)
         self._end(output)
+        return True
+
+    def _end_moves(self, plan: BatchPlan) -> bool:
+        """Copies between memory tiers take no time here. False if there are none."""
+        if len(plan.move_ids) == 0:
+            return False
+        self._scheduler.complete_moves(plan.move_ids.copy())
         return True
 
     def _end(self, output: StepOutput) -> None:

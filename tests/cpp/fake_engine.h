@@ -57,7 +57,8 @@ class FakeEngine {
   int64_t num_uncached = 0;
   int64_t num_restored = 0;
   int64_t num_projected = 0;
-  int64_t num_loaded = 0;  // blocks, from the host tier
+  int64_t num_loaded = 0;       // blocks, from the host tier
+  int64_t num_step_loaded = 0;  // of these, while their step ran
   int64_t num_fetched = 0;
   int64_t num_lost = 0;
   int64_t num_draft_tokens = 0;
@@ -204,7 +205,8 @@ class FakeEngine {
     Content content;
   };
 
-  // Saves read the device now, whatever becomes of the units; loads write it at any time until they end.
+  // Saves read the device now, whatever becomes of the units; loads write it at any time until they end, those for the
+  // step while it runs.
   void begin_moves(const BatchPlan& plan) {
     const auto num_units = static_cast<size_t>(config_.units_per_block());
     CHECK_EQ(plan.move_units.size(), plan.move_ids.size() * num_units);
@@ -221,10 +223,27 @@ class FakeEngine {
       }
       moves_.push_back(std::move(move));
     }
+    int32_t num_step_loads = 0;
     for (const MoveUnderWay& move : moves_) {
       if (move.kind != MoveKind::kLoad) continue;
       for (const int32_t unit : move.units)
         std::fill_n(pool_.begin() + unit * config_.block_size, config_.block_size, 0);
+    }
+    for (auto move = moves_.end() - std::ssize(plan.move_ids); move != moves_.end(); ++move) {
+      if (move->kind != MoveKind::kStepLoad) continue;
+      ++num_step_loads;
+      load(*move);
+    }
+    CHECK_EQ(plan.num_step_loads, num_step_loads);
+    CHECK(num_step_loads == 0 || !plan.empty());
+    num_step_loaded += num_step_loads;
+  }
+
+  void load(const MoveUnderWay& move) {
+    ++num_loaded;
+    for (size_t i = 0; i < move.units.size(); ++i) {
+      std::copy_n(host_.at(move.slot).begin() + static_cast<std::ptrdiff_t>(i) * config_.block_size, config_.block_size,
+                  pool_.begin() + std::ptrdiff_t{move.units[i]} * config_.block_size);
     }
   }
 
@@ -245,11 +264,9 @@ class FakeEngine {
         host_[move.slot] = move.content;
         return true;
       case MoveKind::kLoad:
-        ++num_loaded;
-        for (size_t i = 0; i < move.units.size(); ++i) {
-          std::copy_n(host_.at(move.slot).begin() + static_cast<std::ptrdiff_t>(i) * config_.block_size,
-                      config_.block_size, pool_.begin() + std::ptrdiff_t{move.units[i]} * config_.block_size);
-        }
+        load(move);
+        return true;
+      case MoveKind::kStepLoad:
         return true;
       case MoveKind::kStore:
         disk_[name] = host_.at(move.slot);

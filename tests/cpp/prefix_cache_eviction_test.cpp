@@ -126,6 +126,30 @@ TEST(prefix_cache_eviction, without_task_awareness_only_the_last_release_matters
   CHECK_EQ(eviction_order(&c, {pending, online, offline}), (std::vector<size_t>{0, 1, 2}));
 }
 
+TEST(prefix_cache_eviction, the_lightest_lease_goes_first_and_every_lease_after_all_else) {
+  Cache c;
+  const BlockId light = c.put_offline({1, 1})[0];
+  const BlockId heavy = c.put_offline({2, 2})[0];
+  const BlockId pending = c.put({3, 3})[0];
+  const BlockId middle = c.put_offline({4, 4})[0];
+  c.cache.add_lease("", Tokens{2, 2}, 1 << 20);
+  c.cache.add_lease("", Tokens{4, 4}, 5);
+  c.cache.add_lease("", Tokens{1, 1}, 4);
+  c.cache.add_pending("", Tokens{3, 3}, +1000);
+  CHECK_EQ(eviction_order(&c, {light, heavy, pending, middle}), (std::vector<size_t>{2, 0, 3, 1}));
+}
+
+TEST(prefix_cache_eviction, what_several_leases_share_weighs_as_much_as_they_do_together) {
+  Cache c;
+  const auto blocks = c.put({1, 1, 2, 2});
+  const BlockId branch = c.put({1, 1, 3, 3})[1];
+  const BlockId other = c.put({4, 4})[0];
+  c.cache.add_lease("", Tokens{1, 1, 2, 2}, 10);
+  c.cache.add_lease("", Tokens{1, 1, 3, 3}, 12);
+  c.cache.add_lease("", Tokens{4, 4}, 16);
+  CHECK_EQ(eviction_order(&c, {blocks[0], blocks[1], branch, other}), (std::vector<size_t>{1, 2, 3, 0}));
+}
+
 TEST(prefix_cache_eviction, catches_counts_that_do_not_match_the_blocks) {
   Cache c;
   User user = c.acquire({});
@@ -161,6 +185,7 @@ TEST(prefix_cache_eviction, wrong_counts_break_nothing) {
       user.is_online = test.below(2) > 0;
       c.extend(&user, test.random_tokens(kBlockSize * num_new), counts);
       c.cache.add_pending("", test.random_tokens(12), test.below(5) - 2);
+      c.cache.add_lease("", test.random_tokens(12), 1000 * (test.below(5) - 2) + test.below(10));
       c.cache.check_invariants(std::vector<NodeId>{user.node});
       c.cache.release(user.node);
       c.cache.evict(test.below(3));

@@ -86,6 +86,26 @@ TEST(session, leased_memory_is_taken_back_at_once) {
   engine.scheduler.check_invariants();
 }
 
+TEST(session, the_smallest_session_is_taken_back_first_whoever_was_announced_first) {
+  FakeEngine engine(session_config(30));
+  engine.add(1, "large", prompt(1, 41), 1);
+  engine.add(2, "small", prompt(1000, 17), 1);
+  engine.run();
+  engine.advise("large", AdvisoryEvent::kTyping, 1e6);
+  engine.advise("small", AdvisoryEvent::kTyping, 1e6);
+  const auto num_left = [&](const char* session) {
+    return engine.advise(session, AdvisoryEvent::kQuery).tier_tokens[0];
+  };
+  engine.add(3, prompt(50000, 68), 1);  // 17 blocks; 16 are free
+  engine.run();
+  CHECK_EQ(num_left("small"), 12);
+  CHECK_EQ(num_left("large"), 40);
+  engine.add(4, prompt(60000, 84), 1);  // 21 blocks; 17 are the last request's
+  engine.run();
+  CHECK_EQ(num_left("small"), 0);
+  CHECK_EQ(num_left("large"), 36);
+}
+
 TEST(session, an_announcement_brings_the_cache_back_from_the_host) {
   FakeEngine engine(session_config(20, 200));
   engine.add(1, "s", prompt(1, 41), 1);

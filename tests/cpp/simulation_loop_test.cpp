@@ -90,6 +90,34 @@ TEST(simulation_loop, a_follow_up_waits_for_the_answer_and_finds_it_cached) {
   CHECK_EQ(loop.records().num_cached_tokens, (std::vector<int32_t>{0, 12}));
 }
 
+// The device has room for one conversation, the host for both. A block of 4 tokens takes 4 ms each way.
+TEST(simulation_loop, what_the_device_dropped_comes_back_from_the_host) {
+  for (const bool overlap : {false, true}) {
+    SchedulerConfig config = small_config(12);
+    config.layers_per_unit = 2;
+    config.num_units = 12 * config.units_per_block();
+    config.num_host_blocks = 40;
+    config.restore = "always";
+    config.overlap_restores = overlap;
+    Estimates estimates = simple_estimates();
+    estimates.unit_bytes = 500;
+    estimates.host_bytes_per_second = 500'000;
+    Columns columns;
+    columns.add(0.0, 33, 1, 1);
+    columns.add(1.0, 47, 1, 2);
+    columns.add(2.0, 35, 1, 1, 0);
+    SimulationLoop loop(config, estimates, columns.requests(), {});
+    CHECK(!loop.run(100));
+    loop.scheduler().check_invariants();
+    CHECK_EQ(loop.records().num_cached_tokens[2], 32);
+    const double ttft = loop.records().first_token_s[2] - loop.records().arrival_s[2];
+    // Eight blocks, then 3 tokens; or the step begins with the copies and computes its second half when all are there.
+    const double copies = 8 * 0.004, compute = 0.013;
+    CHECK(std::abs(ttft - (overlap ? copies + compute / 2 : copies + compute)) < 1e-9);
+    CHECK_EQ(loop.totals().num_steps, int64_t{3});
+  }
+}
+
 TEST(simulation_loop, ends_every_request_once_when_memory_is_short) {
   Columns columns;
   for (int32_t i = 0; i < 40; ++i) columns.add(0.01 * (i % 7), 3 + i % 11, 1 + i % 17, i / 2);

@@ -1,5 +1,6 @@
 // Host and disk: what was computed once comes back, whatever happened to the device; and never anything else.
 
+#include <cmath>
 #include <random>
 
 #include "block_key.h"
@@ -107,7 +108,9 @@ TEST(tiers, what_the_device_evicted_comes_back_from_the_host) {
 }
 
 TEST(tiers, others_run_while_a_request_is_restored) {
-  FakeEngine engine(tier_config(20, 100));
+  SchedulerConfig config = tier_config(20, 100);
+  config.overlap_restores = false;
+  FakeEngine engine(config);
   engine.add(1, prompt(1, 30), 1);
   engine.run();
   flood(&engine, 20, 10);
@@ -120,6 +123,69 @@ TEST(tiers, others_run_while_a_request_is_restored) {
   engine.ends_move = [] { return true; };
   engine.run();
   CHECK_EQ(engine.requests.at(2).num_cached_tokens, 28);
+}
+
+// A unit has 100 bytes, a token takes 10 ms, a decode 1 ms.
+Estimates estimates_with(double bytes_per_second) {
+  Estimates estimates;
+  LatencyCoefficients k;
+  k.prefill_token = 0.01;
+  k.decode_seq = 0.001;
+  estimates.latency = LatencyModel(LatencyForm::kCorrected, k);
+  estimates.unit_bytes = 100;
+  estimates.host_bytes_per_second = bytes_per_second;
+  return estimates;
+}
+
+TEST(tiers, a_request_on_an_idle_engine_is_computed_while_its_blocks_land) {
+  FakeEngine engine(tier_config(10, 100), 5, estimates_with(1e5));  // 14 ms for seven blocks, longer than the step
+  engine.add(1, prompt(1, 30), 1);
+  engine.run();
+  flood(&engine, 10, 10);
+  engine.add(2, prompt(1, 30), 1);
+  const BatchPlan plan = engine.step();
+  CHECK_EQ(plan.num_step_loads, 7);
+  CHECK_EQ(plan.num_tokens(), 2);
+  CHECK_EQ(engine.output(2).size(), 1);
+  CHECK_EQ(engine.requests.at(2).num_cached_tokens, 28);
+  CHECK_EQ(counters(engine).num_hit_tokens[1], 28);
+  CHECK_EQ(counters(engine).num_restores, 1);
+  engine.settle();
+  engine.add(3, prompt(1, 30), 1);  // what landed is in the prefix cache
+  engine.run();
+  CHECK_EQ(counters(engine).num_hit_tokens[0], 28);
+}
+
+TEST(tiers, others_do_not_wait_for_copies_that_take_longer_than_their_step) {
+  for (const double bytes_per_second : {1e4, 1e6}) {  // 140 ms and 1.4 ms; two tokens and a decode take 21 ms
+    FakeEngine engine(tier_config(20, 100), 5, estimates_with(bytes_per_second));
+    engine.add(1, prompt(1, 30), 1);
+    engine.run();
+    flood(&engine, 20, 10);
+    engine.add(3, prompt(5000, 8), 40);
+    engine.step();
+    engine.add(2, prompt(1, 30), 1);
+    const BatchPlan plan = engine.step();
+    CHECK_EQ(plan.num_seqs(), bytes_per_second == 1e6 ? 2 : 1);
+    CHECK_EQ(plan.num_step_loads, bytes_per_second == 1e6 ? 7 : 0);
+    engine.run();
+    CHECK_EQ(engine.requests.at(2).num_cached_tokens, 28);
+  }
+}
+
+// Copies that come in equal parts, and a step that waits for each.
+TEST(tiers, overlapped_seconds_are_those_of_a_pipeline) {
+  for (const double compute : {0.0, 1.0, 7.0}) {
+    for (const double copies : {0.0, 0.5, 7.0, 20.0}) {
+      for (const int32_t num_groups : {1, 3, 8}) {
+        double now = 0.0;
+        for (int32_t g = 0; g < num_groups; ++g) {
+          now = std::max(now, copies * (g + 1) / num_groups) + compute / num_groups;
+        }
+        CHECK(std::abs(Estimates::overlapped_seconds(compute, copies, num_groups) - now) < 1e-12);
+      }
+    }
+  }
 }
 
 TEST(tiers, another_salt_finds_nothing) {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from worker.models.decoder import DecoderModel
 from worker.models.decoder_weights import decoder_weights
 from worker.models.model_config import read_model_config
 from worker.step_inputs import StepInputs, apply_block_table_changes, sampled_tokens
-from worker.unit_pool import UnitPool
+from worker.unit_pool import ALL_LANDED, UnitPool
 
 NATIVE_FAMILIES = [family for family in FAMILIES if not family.startswith("opt")]
 BLOCK_SIZE, NUM_UNITS, LAYERS_PER_UNIT, MAX_SEQS, MAX_TOKENS = 8, 400, 2, 8, 40
@@ -109,6 +111,43 @@ def test_hidden_states_equal_those_layer_by_layer(tmp_path: Path) -> None:
         indices = torch.tensor(tokens, dtype=torch.int32).numpy()
         native, expected = (forward.hidden(plan, indices) for forward in world.forwards)
         assert torch.equal(native, expected)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_waits_for_each_layer_group_that_is_on_its_way(which: int, tmp_path: Path) -> None:
+    world = World(load(write_checkpoint(tmp_path)), torch.float32)
+    world.add_requests([70, 33], seed=5)
+    for _ in range(4):
+        plan = world.core.schedule(0.0)
+        logits = [world.step(plan, i) for i in range(2)]
+        world.core.commit(logits[0].argmax(-1).to(torch.int32).numpy(), 0.0)
+    plan = world.core.schedule(0.0)
+    expected = world.step(plan, 1 - which)
+    pool = world.pools[which]
+    apply_block_table_changes(plan, pool)
+    num_blocks = (plan.seq_lens[0] - 1) // BLOCK_SIZE
+    units = pool.block_table[plan.rows[0], :, :, :num_blocks].flatten(1).long()  # by layer group
+    content = [pool.data[of_group].clone() for of_group in units]
+    pool.data[units.flatten()] = float("nan")
+    # where a group's first layer puts K of the new token, just before it waits
+    row, position = int(plan.rows[0]), int(plan.seq_lens[0]) - 1
+    new_units = pool.block_table[row, :, 0, position // BLOCK_SIZE].tolist()
+    places = [pool.data[unit, 0, position % BLOCK_SIZE] for unit in new_units]
+    for place in places:
+        place.fill_(float("nan"))
+    ops.land(pool, 0)
+    found: list[torch.Tensor] = []
+    step = threading.Thread(target=lambda: found.append(world.step(plan, which)))
+    step.start()
+    for group, of_group in enumerate(units):
+        while places[group].isnan().any() and step.is_alive():
+            os.sched_yield()
+        assert all(place.isnan().all() for place in places[group + 1 :])
+        pool.data[of_group] = content[group]
+        ops.land(pool, group + 1)
+    step.join()
+    ops.land(pool, ALL_LANDED)
+    assert torch.equal(found[0], expected)
 
 
 def test_other_families_run_layer_by_layer(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from schedcore.simulation.replay import replay
 from schedcore.types import Advisory, AdvisoryEvent, EngineRequest, SessionAction
 from worker.disk_tier import DiskTierError
 from worker.engine import Engine
+from worker.tier_copies import CpuCopies
+from worker.tier_moves import Moves
 
 PROMPT = random.Random(1).choices(range(VOCAB_SIZE), k=200)
 SMALL = {"cache_memory_bytes": 250 << 10, "max_model_len": 320, "block_size": 4, "max_num_batched_tokens": 64}
@@ -76,15 +79,66 @@ def history_after(answers: list[list[int]]) -> list[int]:
     return prompt
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 def test_a_chat_that_was_evicted_to_the_host_goes_on_with_the_same_tokens(
-    folder: Path, undisturbed: list[list[int]]
+    overlap: bool, folder: Path, undisturbed: list[list[int]]
 ) -> None:
-    chat = Chat(make_engine(folder, **SMALL, **HOST))
+    chat = Chat(make_engine(folder, **SMALL, **HOST, overlap_restores=overlap))
     first = turns(chat, 0, 1)
     chat.flood()
     assert first + turns(chat, 1, 3, history_after(first)) == undisturbed
     assert num_hits(chat.engine)[1] > 150
     assert chat.engine.stats().num_loaded_blocks > 0
+
+
+class LateCopies:
+    """In place of CpuCopies.load_group(): what is not there yet holds nonsense, and a group comes when it is let."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_loads, self.num_groups, self._load_group = 0, 0, CpuCopies.load_group
+        monkeypatch.setattr(CpuCopies, "load_group", lambda copies, *arguments: self.load_group(copies, *arguments))
+
+    def load_group(self, copies: CpuCopies, moves: Moves, group: int, fence: object) -> None:
+        if group == 0:
+            self.num_loads += 1
+            copies._pool[moves.units.ravel()] = float("nan")
+        for _ in range(2000):
+            os.sched_yield()  # to the step
+        self._load_group(copies, moves, group, fence)
+        self.num_groups = max(self.num_groups, group + 1)
+
+
+@pytest.mark.parametrize(("family", "cache_bytes"), [("llama", 250 << 10), ("opt", 500 << 10)])
+def test_a_step_waits_for_each_layer_group_of_blocks_that_come_late(
+    family: str, cache_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_checkpoint(tmp_path / family, family)
+    by_layer = {**SMALL, "layers_per_unit": 1, "cache_memory_bytes": cache_bytes}
+    expected = turns(Chat(make_engine(model, enable_prefix_caching=False, max_model_len=320)))
+    chat = Chat(make_engine(model, **by_layer, **HOST))
+    copies = LateCopies(monkeypatch)
+    answers: list[list[int]] = []
+    for turn in range(3):
+        answers += turns(chat, turn, turn + 1, history_after(answers))
+        chat.flood()
+    assert answers == expected
+    assert copies.num_loads >= 2
+    assert copies.num_groups >= 2
+
+
+def test_what_fails_while_a_step_waits_for_it_stops_the_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = Chat(make_engine(folder, **SMALL, **HOST))
+    answers = turns(chat, 0, 1)
+    chat.flood()
+
+    def fail(copies: CpuCopies, moves: Moves, group: int, fence: object) -> None:
+        raise OSError("the memory is gone")
+
+    monkeypatch.setattr(CpuCopies, "load_group", fail)
+    chat.engine.add(GATEWAY, EngineRequest(1, history_after(answers), 12, GREEDY))
+    with pytest.raises(OSError, match="the memory is gone"):
+        settle(chat.engine)
+    assert chat.engine.take_deltas() == {}  # no token of what was not there
 
 
 def test_a_chat_that_was_evicted_to_the_disk_and_an_engine_that_was_restarted(

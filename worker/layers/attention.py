@@ -46,6 +46,7 @@ class Attention:
             return self._attend(q, k, v, batch, pool)
         if batch.forms.stored is not None:
             ops.hidden_write(x, batch.forms.stored, pool, self._layer)
+        ops.wait_for_units(pool, self._layer // pool.layers_per_unit)  # the parts' pools are views of it
         parts = []
         for part in batch.forms.parts:
             if part.context is not None:
@@ -63,6 +64,7 @@ class Attention:
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
         ops.rope_kv_write(q, k, v, self.cos_sin, batch, pool, self._layer)
+        ops.wait_for_units(pool, self._layer // pool.layers_per_unit)
         mixed = ops.paged_attention(q, batch, pool, self._layer, self._scale, self.sliding_window)
         return mixed.view(-1, self._query_size)
 
