@@ -6,7 +6,7 @@
 Per model: a calibration as by `hocket calibrate`, then a fresh load that mixes prompts and decodes through the real
 scheduler and the real model, each step predicted before it runs. Errors are |predicted - measured| / measured.
 
-    refined      the calibrated model, refined by the steps before, as in the engine; on steps that teach it nothing
+    refined      the calibrated model, refined by the steps before, as in the engine; each prediction before its step
     calibrated   the same model as calibrated
     Echo's form  likewise, as the paper has it; and refined like ours
 
@@ -71,9 +71,8 @@ class Result:
     ours: ErrorStatistics  # as calibrated
     ours_without_outliers: float  # mean
     echo: ErrorStatistics
-    refined: ErrorStatistics  # on steps that the refinement had held out
-    unrefined: ErrorStatistics  # ours without refinement, on the same steps
-    echo_refined: ErrorStatistics  # on the same steps
+    refined: ErrorStatistics  # by what was learnt before each step
+    echo_refined: ErrorStatistics
     predict_us: float
 
 
@@ -162,7 +161,6 @@ def summarise(model: str, steps: Sequence[LoadStep], report: CalibrationReport, 
     echo = core_model("echo", report.echo.coefficients)
     predicted = np.array([ours.predict(step.features) for step in steps])
     errors = np.abs(predicted / measured - 1)
-    refined, held_out = refine(ours, steps)
     repeats = [abs(s.again_seconds / s.seconds - 1) for s in steps if s.again_seconds is not None]
     return Result(
         model=model,
@@ -178,24 +176,20 @@ def summarise(model: str, steps: Sequence[LoadStep], report: CalibrationReport, 
         ours=error_statistics(predicted, measured),
         ours_without_outliers=float(errors[errors <= OUTLIER].mean()),
         echo=error_statistics([echo.predict(step.features) for step in steps], measured),
-        refined=error_statistics(refined, measured[held_out]),
-        unrefined=error_statistics(predicted[held_out], measured[held_out]),
-        echo_refined=error_statistics(refine(echo, steps)[0], measured[held_out]),
+        refined=error_statistics(refine(ours, steps), measured),
+        echo_refined=error_statistics(refine(echo, steps), measured),
         predict_us=predict_us(ours, steps),
     )
 
 
-def refine(model: algorithms.LatencyModel, steps: Sequence[LoadStep]) -> tuple[list[float], list[int]]:
-    """Predictions of the steps that the refinement holds out, each made before it, and their indices."""
+def refine(model: algorithms.LatencyModel, steps: Sequence[LoadStep]) -> list[float]:
+    """Predictions of the steps, each made before the refinement saw it."""
     refiner = algorithms.LatencyRefiner(model)
-    predictions, held_out = [], []
-    for i, step in enumerate(steps):
-        prediction, num_held_out = refiner.model.predict(step.features), refiner.num_held_out
+    predictions = []
+    for step in steps:
+        predictions.append(refiner.model.predict(step.features))
         refiner.observe(step.features, step.seconds)
-        if refiner.num_held_out > num_held_out:
-            predictions.append(prediction)
-            held_out.append(i)
-    return predictions, held_out
+    return predictions
 
 
 def predict_us(model: algorithms.LatencyModel, steps: Sequence[LoadStep]) -> float:
@@ -216,15 +210,11 @@ def describe(results: Sequence[Result]) -> str:
     def cell(error: ErrorStatistics) -> str:
         return f"{error.mean:.1%} / {error.p95:.1%}"
 
-    header = (
-        "model", "refined, held out", "calibrated, same steps", "calibrated", "Echo's form", "Echo's, refined",
-        "repeated step", "outliers",
-    )  # fmt: skip
+    header = ("model", "refined", "calibrated", "Echo's form", "Echo's, refined", "repeated step", "outliers")
     rows = [
         [
             r.model,
             cell(r.refined),
-            cell(r.unrefined),
             cell(r.ours),
             cell(r.echo),
             cell(r.echo_refined),
@@ -288,7 +278,7 @@ def main() -> None:
     print(describe(results))
 
 
-ERRORS = ("calibration", "ours", "echo", "refined", "unrefined", "echo_refined")
+ERRORS = ("calibration", "ours", "echo", "refined", "echo_refined")
 
 
 def to_dict(error: ErrorStatistics) -> dict[str, float]:
