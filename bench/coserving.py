@@ -318,14 +318,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--online-len", type=int, nargs=2, default=[128, 64], metavar=("IN", "OUT"))
     parser.add_argument("--ttft-ms", type=float, default=500.0)
     parser.add_argument("--itl-ms", type=float, default=50.0)
-    parser.add_argument("--told", type=float, default=0.4, help="share of the targets that the server is told to hold")
+    parser.add_argument("--told", type=float, default=0.8, help="share of the targets that the server is told to hold")
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--documents", type=int, default=50)
     parser.add_argument(
         "--offline-len", type=int, nargs=3, default=[768, 32, 16], metavar=("DOCUMENT", "QUESTION", "OUT")
     )
-    parser.add_argument("--bs-rows", type=int, nargs="*", default=[1, 4, 16, 64, 1024])
-    parser.add_argument("--cache", help="such as 64M: a cache that does not hold all documents (default: the server's)")
+    parser.add_argument("--bs-rows", type=int, nargs="*", default=[1, 2, 4, 16])
+    parser.add_argument(
+        "--cache", default="96M", help="default: 96M, four fifths of the documents; '' for the server's own size"
+    )
     parser.add_argument("--server-command", default=contestants.OUR_COMMAND)
     parser.add_argument("--server-options", default="", help="for every setting")
     parser.add_argument("--output", type=Path, default=contestants.ROOT / "docs" / "results")
