@@ -270,7 +270,7 @@ bool Scheduler::overtakes_preempted(Slot slot) const {
 // Admits a waiting request with up to max_tokens of its tokens. If it is refused, nothing has changed.
 Scheduler::Admission Scheduler::admit(Slot slot, int32_t max_tokens, CacheForm form) {
   if (requests_.state[slot] != RequestState::kWaiting) return Admission::kRefused;
-  const RestoreChoice restore_first = form.num_uncached_blocks == 0 ? choose_restore(slot) : RestoreChoice{};
+  const RestoreChoice restore_first = form == CacheForm{} ? choose_restore(slot) : RestoreChoice{};
   if (restore_first.step == RestoreStep::kLater) return Admission::kRestoring;
   if (restore_first.step == RestoreStep::kFetch) {
     begin_fetch(slot, restore_first);
