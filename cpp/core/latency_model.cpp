@@ -5,20 +5,12 @@
 namespace hocket {
 
 void LatencyBatch::change_chunk(int64_t context, int64_t tokens, double sign) {
-  const auto c = static_cast<double>(context);
-  const auto n = static_cast<double>(tokens);
-  features_.num_chunks += sign;
-  features_.chunk_tokens += sign * n;
-  features_.chunk_pairs += sign * n * (n + 2 * c);
-  features_.chunk_squares += sign * n * n;
-  features_.chunk_context += sign * c;
+  features_.add_chunk(static_cast<double>(context), static_cast<double>(tokens), sign);
 }
 
 void LatencyBatch::add_decode(int32_t context) {
   contexts_.add(context);
-  features_.num_decodes += 1;
-  features_.decode_context += context;
-  features_.max_context = std::max(features_.max_context, static_cast<double>(context));
+  features_.add_decode(context);
 }
 
 void LatencyBatch::remove_decode(int32_t context) {

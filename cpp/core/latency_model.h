@@ -20,6 +20,7 @@
 // smaller part that does not overlap, and what every step costs. docs/LOG.md has both forms' errors.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -38,6 +39,21 @@ struct BatchFeatures {
   double decode_context = 0;  // sum over decodes of the tokens they attend to
   double max_context = 0;     // the largest of those
   double hidden_tokens = 0;   // tokens whose K and V are projected from the hidden cache in this step
+
+  // n tokens behind a context of c; sign -1: takes them back.
+  void add_chunk(double c, double n, double sign = 1) {
+    num_chunks += sign;
+    chunk_tokens += sign * n;
+    chunk_pairs += sign * n * (n + 2 * c);
+    chunk_squares += sign * n * n;
+    chunk_context += sign * c;
+  }
+  // That attends to so many tokens.
+  void add_decode(double context) {
+    num_decodes += 1;
+    decode_context += context;
+    max_context = std::max(max_context, context);
+  }
 };
 
 // A batch under construction. Not thread-safe; no allocation after construction.

@@ -60,9 +60,9 @@ double OfflineStage::token_value(const LatencyModel& latency, int32_t context, i
   return kDecodeBonus * (shared + k.decode_seq + k.decode_context * context) / k.prefill_token;
 }
 
-void OfflineStage::advance_favoured(const Snapshot& snapshot, std::span<const Slot> running, StepBuilder* builder) {
+bool OfflineStage::advance_favoured(const Snapshot& snapshot, std::span<const Slot> running, StepBuilder* builder) {
   const auto waiting = waiting_favoured(snapshot);
-  if (running.empty() && waiting.empty()) return;
+  if (running.empty() && waiting.empty()) return false;
   const RequestTable& requests = snapshot.requests;
   leaders_.clear();
   const auto prefill = [&](Slot slot) {
@@ -81,6 +81,7 @@ void OfflineStage::advance_favoured(const Snapshot& snapshot, std::span<const Sl
     if (!is_being_computed(snapshot, slot)) has_room = prefill(slot);
   }
   builder->limit_seconds(std::min(builder->max_seconds(), (1 + kOthersShare) * builder->seconds()));
+  return true;
 }
 
 // Whether one of the leaders is about to compute what follows the request's cached tokens.

@@ -18,8 +18,9 @@ class OfflineStage {
   OfflineStage(const SchedulerConfig& config, PlanObjective objective);
 
   // Favoured requests, those that run and then those that wait (class_order.h), as much of them as the step has room
-  // for; the others may then lengthen it by kOthersShare. running: favoured ones, in order of admission.
-  void advance_favoured(const Snapshot& snapshot, std::span<const Slot> running, StepBuilder* builder);
+  // for; the others may then lengthen it by kOthersShare. running: favoured ones, in order of admission. False if there
+  // are none. What is left is too little for a search, which deals in whole chunks.
+  bool advance_favoured(const Snapshot& snapshot, std::span<const Slot> running, StepBuilder* builder);
 
   // The others. Adds grants to the step that `builder` holds, within its budgets. running: offline requests that are
   // not favoured, in order of admission.

@@ -6,6 +6,8 @@
 //   echo   and cached blocks that pending offline requests will use are kept longest, and memory for online bursts is
 //          left free
 //
+// Favoured offline requests (class_order.h) are not the paper's; they go before the others here as under hocket.
+//
 // Memory goes to online requests first; an offline request never displaces one. An offline request that has waited
 // max_offline_wait_ms is served as if it were the first of the online ones, one such request at a time.
 
@@ -55,7 +57,8 @@ class EchoPolicy final : public Policy {
     if (has_estimator_) builder_.limit_seconds(seconds_before_deadline(snapshot, running_online_));
     prefill_online(snapshot);
     if (builder_.tokens_left() == 0) return;
-    if (has_search_) {
+    const bool has_favoured = offline_.advance_favoured(snapshot, running_favoured_, &builder_);
+    if (has_search_ && !has_favoured) {
       offline_.search(snapshot, running_offline_, has_reserve_ ? snapshot.reserve_units : 0, &builder_, composition);
     } else {
       offline_.fill_in_order(snapshot, running_offline_, &builder_);
@@ -66,9 +69,11 @@ class EchoPolicy final : public Policy {
   void split(const Snapshot& snapshot) {
     running_online_.clear();
     running_offline_.clear();
+    running_favoured_.clear();
     for (const Slot slot : snapshot.running) {
       const bool is_online = rank_of(snapshot.requests, slot) == kOnlineRank;
-      (is_online ? running_online_ : running_offline_).push_back(slot);
+      auto& offline = is_favoured(snapshot.requests, slot) ? running_favoured_ : running_offline_;
+      (is_online ? running_online_ : offline).push_back(slot);
     }
   }
 
@@ -96,8 +101,9 @@ class EchoPolicy final : public Policy {
   const bool has_reserve_;
   StepBuilder builder_;
   OfflineStage offline_;
-  std::vector<Slot> running_online_;   // scratch
-  std::vector<Slot> running_offline_;  // scratch
+  std::vector<Slot> running_online_;    // scratch
+  std::vector<Slot> running_offline_;   // scratch
+  std::vector<Slot> running_favoured_;  // scratch
 };
 
 }  // namespace

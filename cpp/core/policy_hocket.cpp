@@ -276,8 +276,8 @@ class HocketPolicy final : public Policy {
   void fill_offline(const Snapshot& snapshot, Composition* composition) {
     if (builder_.tokens_left() == 0) return;
     builder_.limit_seconds(std::min(builder_.max_seconds(), config_.max_offline_step_ms / 1000));
-    offline_.advance_favoured(snapshot, running_favoured_, &builder_);
-    if (!config_.enable_plan_search) {
+    const bool has_favoured = offline_.advance_favoured(snapshot, running_favoured_, &builder_);
+    if (has_favoured || !config_.enable_plan_search) {
       offline_.fill_in_order(snapshot, running_offline_, &builder_);
       return;
     }

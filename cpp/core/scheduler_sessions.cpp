@@ -339,15 +339,10 @@ int32_t Scheduler::draft_chunk(Slot slot, int32_t num_cached) const {
   if (plan_.empty()) return num_blocks * config_.block_size;
   if (!estimates_.knows_latency()) num_blocks = std::min(num_blocks, std::max(1, kBlindChunk / config_.block_size));
   const double limit = std::min(config_.max_offline_step_ms / 1000, seconds_before_deadline(snapshot(), running_));
-  BatchFeatures features = plan_features(plan_);
-  features.num_chunks += 1;
-  const auto seconds_with = [&](double n) {
+  const BatchFeatures features = plan_features(plan_);
+  const auto seconds_with = [&](int32_t num_tokens) {
     BatchFeatures with = features;
-    const double c = num_cached;
-    with.chunk_tokens += n;
-    with.chunk_pairs += (c + n) * (c + n) - c * c;
-    with.chunk_squares += n * n;
-    with.chunk_context += c;
+    with.add_chunk(num_cached, num_tokens);
     return estimates_.latency.predict(with);
   };
   while (num_blocks > 0 && seconds_with(num_blocks * config_.block_size) > limit) num_blocks /= 2;

@@ -22,21 +22,6 @@ constexpr size_t kLookAhead = 8;             // waiting requests that are looked
 constexpr double kRoundTripSeconds = 1e-3;   // what a restore costs beside the copies: it ends with a later step
 constexpr int32_t kWaitingWeight = 1 << 17;  // of a request's lease: above every session's
 
-// n tokens behind others, as plan_features() counts them.
-void add_sequence(double context, double n, BatchFeatures* features) {
-  if (n == 1) {
-    features->num_decodes += 1;
-    features->decode_context += context + 1;
-    features->max_context = std::max(features->max_context, context + 1);
-    return;
-  }
-  features->num_chunks += 1;
-  features->chunk_tokens += n;
-  features->chunk_pairs += (context + n) * (context + n) - context * context;
-  features->chunk_squares += n * n;
-  features->chunk_context += context;
-}
-
 }  // namespace
 
 // ---- what was computed ----
@@ -171,7 +156,11 @@ double Scheduler::seconds_with(Slot slot, int32_t num_computed) const {
   int32_t budget = config_.max_num_batched_tokens;
   const auto add = [&](int32_t context, int32_t num_left) {
     const int32_t n = std::min(num_left, budget);
-    if (n > 0) add_sequence(context, n, &features);
+    if (n == 1) {
+      features.add_decode(context + 1);
+    } else if (n > 1) {
+      features.add_chunk(context, n);
+    }
     budget -= n;
   };
   for (const Slot other : running_) add(requests_.num_computed_tokens[other], requests_.num_uncomputed_tokens(other));

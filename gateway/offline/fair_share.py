@@ -130,7 +130,7 @@ class FairShare:
         """Whether rows of the tenant that start now go before the others'."""
         num_left = self._tenants[tenant].num_left
         others = [other.num_left for name, other in self._tenants.items() if other.num_left and name != tenant]
-        return bool(others) and _SMALL * num_left <= min(others)
+        return bool(others) and _SMALL * num_left <= min(others) and not self._is_ahead(tenant)
 
     def num_excess(self, tenant: str) -> int:
         """Rows in the engine beyond the tenant's share, while somebody else's have to wait."""

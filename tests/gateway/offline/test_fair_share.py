@@ -145,6 +145,22 @@ def test_large_tenants_get_equal_shares_although_the_core_prefers_one() -> None:
     assert min(served) > 3000
 
 
+def test_who_comes_again_and_again_with_little_is_favoured_no_longer() -> None:
+    world = World(VirtualEngine(0.0, 1.0, "small"))
+    world.open("large", [50] * 50_000)
+    favours = []
+    for _ in range(60):
+        world.pending["small"] = [Row("small", 50) for _ in range(20)]
+        world.share.open("small", "small", 20)
+        favours.append(world.share.is_favoured("small"))
+        world.run_until_done("small")
+        world.share.close("small")
+    assert favours[0]
+    assert not all(favours)
+    served = 50_000 - len(world.pending["large"])
+    assert served > 0.5 * 60 * 20
+
+
 def test_tenant_alone_has_the_whole_look_ahead() -> None:
     world = World(VirtualEngine(1.0, 0.01, "a"))
     world.open("a", [50] * 2000)
