@@ -9,8 +9,8 @@ caching off, each alone, and both; beside it fcfs with K and V, and with every r
 prefix caching, which partial caching excludes. Steps are calibrated first, steps with hidden-cached tokens among them.
 
 Capacity is what a closed loop of --capacity-concurrency gets through with everything off; arrivals come in bursts
-(gamma, --cv) at --loads of it. All settings see the same arrivals, load by load in turns. Targets and attainment:
-docs/metrics.md.
+(gamma, --cv) at --loads of it. All settings see the same arrivals, load by load in turns, after the same warm-up.
+Targets and attainment: docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -104,14 +104,17 @@ class CacheForms:
         self._num_runs = 0
         self.targets = Targets(arguments.ttft_ms, arguments.itl_ms)
 
+    def warm_up(self, server: ServerProcess) -> None:
+        """Until the scheduler knows how long answers get and steps take: a server that does not gives way to bursts."""
+        lengths = (self._workload.prompt_len, self._workload.output_len, self._workload.vocab_size)
+        with server.turn():
+            uvloop.run(self._closed(server, Workload(*lengths, SEED_OF_WARM_UP), self._arguments.capacity_concurrency))
+
     def capacity(self, server: ServerProcess) -> float:
         """Requests per second of a closed loop."""
-        args = self._arguments
-        lengths = (self._workload.prompt_len, self._workload.output_len, self._workload.vocab_size)
-        num = args.capacity_concurrency
+        num = self._arguments.capacity_concurrency * self._arguments.capacity_rounds
         with server.turn():
-            uvloop.run(self._closed(server, Workload(*lengths, SEED_OF_WARM_UP), num))
-            return uvloop.run(self._closed(server, self._workload, num * args.capacity_rounds))
+            return uvloop.run(self._closed(server, self._workload, num))
 
     async def _closed(self, server: ServerProcess, workload: Workload, num: int) -> float:
         async with LoadClient(server.base_url) as client:
@@ -341,6 +344,8 @@ def run(folder: Path, arguments: argparse.Namespace) -> tuple[Document, BreakEve
     profile_path = arguments.profile or calibrate(folder, arguments)
     bench, found = CacheForms(folder, arguments), []
     with contestants.running(folder, commands(profile_path, arguments)) as servers:
+        for server in servers:
+            bench.warm_up(server)
         capacity = arguments.capacity or bench.capacity(servers[0])
         print(f"capacity {capacity:.2f} requests/s", file=sys.stderr)
         for load in arguments.loads:

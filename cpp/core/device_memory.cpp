@@ -40,8 +40,13 @@ bool DeviceMemory::fits(int32_t num_running) const {
   if (num_free_rows() + num_withheld_rows_ == 0) return false;
   const int32_t num_available = num_available_units() + num_withheld_units_;
   const int32_t num_others = num_running - num_withheld_rows_;
-  const int32_t headroom = num_others == 0 ? 0 : (num_others + 1) * pool_.units_per_block();
-  return num_open_units() + total_promised_ + headroom <= num_available;
+  return num_open_units() + total_promised_ + headroom(num_others) <= num_available;
+}
+
+int32_t DeviceMemory::headroom(int32_t num_others) const {
+  if (num_others == 0) return 0;
+  const int32_t num_hidden = num_hidden_rows_ + (open_form_.kind == CacheKind::kHidden);
+  return (num_others + 1 - num_hidden) * pool_.units_per_block() + num_hidden * pool_.units_of(CacheKind::kHidden);
 }
 
 int32_t DeviceMemory::num_open_units() const {
@@ -58,6 +63,7 @@ Row DeviceMemory::seat() {
   for (int32_t i = 0; i < open_form_.num_uncached_blocks; ++i) tables_.append(row, kNone);
   node_[row] = open_node_;
   form_[row] = open_form_;
+  num_hidden_rows_ += is_hidden(row);
   is_online_[row] = open_is_online_;
   num_shared_[row] = num_cached;
   capacity_[row] = tables_.num_blocks(row) * block_size_;
@@ -79,6 +85,7 @@ void DeviceMemory::close() {
 void DeviceMemory::withhold(Row row) {
   if (node_[row] != kNone) cache_.unpin(node_[row]);
   ++num_withheld_rows_;
+  num_hidden_rows_ -= is_hidden(row);
   num_withheld_units_ += num_owned_units(row);
   total_promised_ -= num_promised_[row];
 }
@@ -86,6 +93,7 @@ void DeviceMemory::withhold(Row row) {
 void DeviceMemory::restore(Row row) {
   if (node_[row] != kNone) cache_.repin(node_[row]);
   --num_withheld_rows_;
+  num_hidden_rows_ += is_hidden(row);
   num_withheld_units_ -= num_owned_units(row);
   total_promised_ += num_promised_[row];
 }
@@ -166,6 +174,7 @@ bool DeviceMemory::reshape(Row row, CacheForm form, BatchPlan* plan) {
     HOCKET_CHECK(blocks[i] != kNone, "the pool has fewer units than it counts");
     tables_.mark_changed(row, i, i + 1);
   }
+  num_hidden_rows_ -= is_hidden(row) && form.kind == CacheKind::kKv;
   form_[row] = form;
   set_num_indexed(row, num_indexed_[row]);
   return true;
@@ -187,6 +196,7 @@ void DeviceMemory::release(Row row) {
   for (const BlockId block : tables_.blocks(row).subspan(num_kept)) pool_.release(block);
   if (node_[row] != kNone) cache_.release(node_[row]);
   total_promised_ -= num_promised_[row];
+  num_hidden_rows_ -= is_hidden(row);
   node_[row] = kNone;
   form_[row] = {};
   num_indexed_[row] = num_promised_[row] = capacity_[row] = num_shared_[row] = 0;
@@ -207,6 +217,8 @@ void DeviceMemory::check_invariants(std::span<const Row> rows, std::span<const A
   std::vector<uint8_t> has_owner(pool_.num_blocks(), 0);
   int32_t total_owned = 0;
   int32_t total_promised = 0;
+  HOCKET_CHECK(std::ranges::count_if(rows, [&](Row row) { return is_hidden(row); }) == num_hidden_rows_,
+               "hidden rows are miscounted");
   for (const Row row : rows) {
     HOCKET_CHECK(tables_.is_in_use(row), "a request's row is not in use");
     const auto blocks = tables_.blocks(row);

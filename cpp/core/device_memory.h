@@ -14,9 +14,10 @@
 // Admission is a conversation: open() finds and pins the cached prefix of a waiting request, fits() asks whether all of
 // its tokens and one more would find memory beside what is promised to others, seat() or close() ends it. A seated
 // request is promised blocks for all that it was opened with; grow() draws on the promise. Beside others, fits() also
-// asks for a headroom of one KV block for each of them and for the newcomer. In block_size steps no request needs more
-// than that, so nobody is preempted for lack of memory within block_size steps of an admission: preempted requests do
-// not ping-pong. Promises and headroom bind fits() only; a running request that needs a block takes whatever is free.
+// asks for a headroom of one block, of its kind, for each of them and for the newcomer. In block_size steps no request
+// needs more than that, so nobody is preempted for lack of memory within block_size steps of an admission: preempted
+// requests do not ping-pong. Promises and headroom bind fits() only; a running request that needs a block takes
+// whatever is free.
 //
 // Eviction happens inside grow(), when the pool has nothing free. Preemption is the scheduler's business.
 //
@@ -169,6 +170,8 @@ class DeviceMemory {
   }
   int32_t num_owned_units(Row row) const { return num_owned(row) * pool_.units_of(form_[row].kind); }
   bool is_private(Row row) const { return form_[row] != CacheForm{}; }
+  bool is_hidden(Row row) const { return form_[row].kind == CacheKind::kHidden; }
+  int32_t headroom(int32_t num_others) const;
   void set_num_indexed(Row row, int32_t num_indexed);
   bool make_free(int32_t num_units);
 
@@ -188,7 +191,8 @@ class DeviceMemory {
   std::vector<int32_t> capacity_;       // tokens that the row's blocks can hold
   std::vector<int32_t> next_index_at_;  // computed tokens that complete the next block to index
 
-  int32_t total_promised_ = 0;  // over rows that are not withheld
+  int32_t total_promised_ = 0;   // over rows that are not withheld
+  int32_t num_hidden_rows_ = 0;  // that are not withheld
   int32_t num_withheld_rows_ = 0;
   int32_t num_withheld_units_ = 0;  // owned by withheld rows
 

@@ -213,6 +213,25 @@ TEST(device_memory, a_hidden_request_is_promised_hidden_blocks) {
   m.memory.check_invariants(m.rows);
 }
 
+TEST(device_memory, who_is_kept_as_hidden_states_will_grow_by_hidden_blocks) {
+  Memory m(hidden_config(4));                         // 8 units
+  const Row row = m.run(counting(3), kHiddenForm);    // 2 of them
+  CHECK_EQ(m.seat(counting(3)), kNone);               // 4 + headroom 2 + 1 > 6
+  CHECK(m.seat(counting(5), kHiddenForm) != kNone);   // 3 + headroom 1 + 1 = 5
+  CHECK_EQ(m.seat(counting(1), kHiddenForm), kNone);  // 1 + 3 promised + headroom 3 > 6
+  m.memory.open("", counting(1), kHiddenForm);
+  m.memory.withhold(row);
+  CHECK(m.memory.fits(2));  // 1 + 3 + 2 <= 8
+  m.memory.restore(row);
+  CHECK(!m.memory.fits(2));
+  m.memory.close();
+  BatchPlan plan;
+  m.release(m.rows.back());
+  CHECK(m.memory.reshape(row, {}, &plan));            // 4 of 8
+  CHECK_EQ(m.seat(counting(3), kHiddenForm), kNone);  // 2 + headroom 2 + 1 > 4
+  CHECK(m.seat(counting(1), kHiddenForm) != kNone);   // 1 + 3 = 4
+}
+
 TEST(device_memory, hidden_states_may_follow_a_cached_prefix) {
   Memory m(hidden_config(10));
   m.release(m.run(counting(4)));  // 2 blocks cached
