@@ -25,6 +25,14 @@ def form_metrics(stats: EngineStats) -> Iterator[Metric]:
     for change, num in zip(_CONVERSIONS, stats.num_conversions or [0] * len(_CONVERSIONS), strict=True):
         conversions.add_metric([change], num)
     yield conversions
+    uncached = CounterMetricFamily(
+        "hocket_uncached_tokens",
+        "Uncached tokens, step by step: computed through all layers, or loaded from the host for most.",
+        labels=["from"],
+    )
+    for source, num in (("compute", stats.num_recomputed_tokens), ("host", stats.num_loaded_tokens)):
+        uncached.add_metric([source], num)
+    yield uncached
 
 
 def _gauge(name: str, text: str, kinds: Iterable[str], values: Iterable[float]) -> Metric:

@@ -48,6 +48,7 @@ class SchedulerConfig:
         hidden_units_per_group: int = 0,
         num_host_units: int = 0,
         num_host_blocks: int = 0,
+        num_copy_blocks: int = 0,
         enable_disk: bool = False,
         cache_fingerprint: str = "",
         max_num_sessions: int = 4096,
@@ -116,6 +117,8 @@ class BatchPlan:
     hidden_tokens: Int32
     missing_tokens: Int32
     uncached_token_ids: Int32  # of all sequences, one after the other
+    recomputed_layers: Int32  # per sequence; empty if nothing of uncached tokens is loaded
+    copy_slots: Int32  # on the host
     projections: Int32  # [num_projections, 2], a copy: row and block index
     projected_units: Int32  # [num_projections * num_groups]
     transfers: list[tuple[int, int, int, int, int, bool, int]]  # HostTransfer's fields

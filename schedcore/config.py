@@ -44,7 +44,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_num_batched_tokens: int = 2048  # tokens in one step; larger: better prefill throughput, longer ITL
     max_num_waiting: int = 4096  # requests queued in the engine before it refuses
     cache_memory_bytes: int | None = None  # device pool; None: a share of free memory
-    host_cache_bytes: int = 0  # host tier: what was computed, kept for when the device has dropped it; 0: none
+    host_cache_bytes: int = 0  # host tier: what was computed, for when the device has not got it; 0: none
     disk_cache_dir: str | None = None  # disk tier: a folder of this engine's own; needs host_cache_bytes; None: none
     disk_cache_bytes: int = 16 << 30  # that the disk tier may take
     num_threads: int | None = None  # CPU kernels; None: all cores
@@ -68,8 +68,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "disk_cache_dir needs host_cache_bytes: the way to the disk is by the host",
         )
         _require(
-            self.host_cache_bytes == 0 or self.enable_prefix_caching,
-            "host_cache_bytes needs enable_prefix_caching: what comes back goes to the prefix cache",
+            self.host_cache_bytes == 0 or self.enable_prefix_caching or self.partial_caching,
+            "host_cache_bytes needs enable_prefix_caching, where what comes back goes, or partial_caching",
+        )
+        _require(
+            self.disk_cache_dir is None or self.enable_prefix_caching,
+            "disk_cache_dir needs enable_prefix_caching: what comes back goes to the prefix cache",
         )
         for name in ("max_model_len", "cache_memory_bytes", "num_threads"):
             value = getattr(self, name)

@@ -196,6 +196,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     num_kind_units: list[int] = []  # of the blocks that hold them
     num_uncached_tokens: int = 0  # of running requests, recomputed in every step
     num_conversions: list[int] = []  # of running requests: hidden to K and V, K and V to uncached, back
+    num_recomputed_tokens: int = 0  # uncached ones, through all layers, summed over steps
+    num_loaded_tokens: int = 0  # the same through the first layers only: the host had the others
     step_time_error_ratio: float = 0.0  # predicted against measured, mean over recent held-out steps
 
     # Tiers

@@ -39,6 +39,11 @@ def has_forms(config: EngineConfig, model: ModelConfig) -> bool:
     return is_hidden_possible or config.partial_caching
 
 
+def has_copies(config: EngineConfig) -> bool:
+    """Whether uncached tokens may be loaded from the host: the pool then needs lanes for them."""
+    return config.partial_caching and config.host_cache_bytes > 0
+
+
 def _kind_settings(config: EngineConfig, model: ModelConfig) -> dict[str, Any]:
     if config.cache_kinds == "kv":
         return {}

@@ -93,6 +93,7 @@ def core_settings(config: EngineConfig, loaded: LoadedRunner, mover: TierMover |
     }
     return {
         "num_host_blocks": mover.host.num_slots,
+        "num_copy_blocks": loaded.pool.num_lane_blocks,
         "enable_disk": mover.disk is not None,
         "restore": config.restore,
         "overlap_restores": config.overlap_restores,

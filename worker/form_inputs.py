@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from schedcore._core import BatchPlan
-from worker.step_forms import AttentionPart, HiddenContext, StepForms
+from worker.layer_copies import LayerCopies, lane_units, num_loaded_blocks
+from worker.step_forms import AttentionPart, Fewer, HiddenContext, StepForms
 from worker.unit_pool import NUM_VECTOR_KINDS, StepBatch, StoredTokens, UnitPool
 
 Int32Array = npt.NDArray[np.int32]
@@ -36,29 +37,52 @@ class FormInputs:
 
     def __init__(self, pool: UnitPool, num_layers: int) -> None:
         """num_layers: of the model."""
-        self._pool = pool
+        self._pool, self._num_layers = pool, num_layers
         layers = torch.arange(num_layers, device=pool.data.device)
         self._group_of_layer = layers // pool.layers_per_unit
         self._slot_of_layer = (layers % pool.layers_per_unit).to(torch.int32)
         self._one_layer_units = pool.data.view(-1, 1, *pool.data.shape[2:])
-        num_pool_units = pool.data.shape[0] - pool.num_workspace_units
+        num_pool_units = pool.data.shape[0] - pool.num_workspace_units - pool.num_lane_units
         self._workspace_begin = num_pool_units * pool.layers_per_unit
         self._num_workspace_blocks = pool.num_workspace_units * pool.layers_per_unit // NUM_VECTOR_KINDS
 
     def load(self, plan: BatchPlan, sample_tokens: Int32Array) -> StepBatch:
         """sample_tokens: ascending indices of the plan's tokens whose logits are needed."""
-        requests = _Requests.of(plan, self._pool.block_size, self._num_workspace_blocks)
-        tokens = _Tokens.of(plan, requests)
+        copies = LayerCopies(plan, self._pool, self._num_layers) if len(plan.copy_slots) > 0 else None
+        requests = _Requests.of(plan, self._pool, self._num_workspace_blocks, self._num_layers)
+        pools = {int(part): self._part_pool(int(part), requests) for part in np.unique(requests.part)}
+        tokens = _Tokens.of(plan, requests, 0)
+        batch = self._batch(plan, requests, tokens, sample_tokens, pools, copies)
+        assert batch.forms is not None
+        for layer in np.unique(requests.num_layers[(requests.num_layers > 0) & requests.is_loaded]):
+            left = _Tokens.of(plan, requests, int(layer))
+            kept = np.flatnonzero(~tokens.is_recomputed | (requests.num_layers[tokens.request] > layer))
+            fewer = self._batch(plan, requests, left, sample_tokens, pools, copies)
+            batch.forms.fewer[int(layer)] = Fewer(_to_device(self._pool.data.device, [kept])[0].long(), fewer)
+            tokens = left
+        for fewer_from_here in batch.forms.fewer.values():
+            assert fewer_from_here.batch.forms is not None
+            fewer_from_here.batch.forms.fewer.update(batch.forms.fewer)
+        return batch
+
+    def _batch(
+        self,
+        plan: BatchPlan,
+        requests: _Requests,
+        tokens: _Tokens,
+        sample_tokens: Int32Array,
+        pools: dict[int, tuple[UnitPool, HiddenContext | None]],
+        copies: LayerCopies | None,
+    ) -> StepBatch:
         stored = np.flatnonzero(
             requests.is_hidden[tokens.request] & (tokens.position >= requests.num_missing[tokens.request])
         )
-        rows = requests.row[tokens.request]
         ids, positions, token_row, samples, query_start, seq_lens, seq_rows, stored_tokens = _to_device(
             self._pool.data.device,
             [
                 tokens.token_id,
                 tokens.position,
-                rows,
+                requests.row[tokens.request],
                 tokens.places_of(plan, sample_tokens),
                 tokens.query_start,
                 tokens.last,
@@ -78,13 +102,21 @@ class FormInputs:
             max_query_len=tokens.longest(slice(None)),
             max_seq_len=int(tokens.last.max()),
             forms=StepForms(
-                [self._part(int(part), requests, tokens, ids, positions) for part in np.unique(requests.part)],
+                [self._part(part, requests, tokens, ids, positions, *pools[part]) for part in pools],
                 stored_here if len(stored) > 0 else None,
+                copies=copies,
             ),
         )
 
     def _part(
-        self, part: int, requests: _Requests, tokens: _Tokens, token_ids: Tensor, positions: Tensor
+        self,
+        part: int,
+        requests: _Requests,
+        tokens: _Tokens,
+        token_ids: Tensor,
+        positions: Tensor,
+        pool: UnitPool,
+        context: HiddenContext | None,
     ) -> AttentionPart:
         seqs = tokens.seqs_of_part(part, requests)
         own = slice(int(tokens.query_start[seqs.start]), int(tokens.query_start[seqs.stop]))
@@ -109,13 +141,13 @@ class FormInputs:
             max_query_len=tokens.longest(seqs),
             max_seq_len=int(tokens.last[seqs].max(initial=0)),
         )
-        if part == 0:
-            return AttentionPart(own, batch, self._pool, None)
-        members = np.flatnonzero(requests.part == part)
-        return AttentionPart(own, batch, self._part_pool(members, requests), self._context(members, requests))
+        return AttentionPart(own, batch, pool, context)
 
-    def _part_pool(self, members: Int64Array, requests: _Requests) -> UnitPool:
+    def _part_pool(self, part: int, requests: _Requests) -> tuple[UnitPool, HiddenContext | None]:
         """The tables of the part: [requests, num_layers, NUM_VECTOR_KINDS, blocks], of units of one layer."""
+        if part == 0:
+            return self._pool, None
+        members = np.flatnonzero(requests.part == part)
         pool, num_blocks = self._pool, -(-int(requests.end[members].max()) // self._pool.block_size)
         rows, first, end, offset = _to_device(
             pool.data.device,
@@ -133,7 +165,21 @@ class FormInputs:
         k_unit = self._workspace_begin + NUM_VECTOR_KINDS * (offset[:, None] + block - first[:, None])
         workspace = torch.stack((k_unit, k_unit + 1), 1)[:, None].to(torch.int32)
         table = torch.where(is_in_workspace[:, None, None], workspace, units)
-        return UnitPool(self._one_layer_units, table, pool.num_kv_heads, pool.head_dim)
+        if requests.is_loaded[members].any():
+            table = self._with_lanes(table, members, requests)
+        context = self._context(members, requests)
+        return UnitPool(self._one_layer_units, table, pool.num_kv_heads, pool.head_dim), context
+
+    def _with_lanes(self, table: Tensor, members: Int64Array, requests: _Requests) -> Tensor:
+        """Where layers are loaded, the blocks lie in their lanes."""
+        layer, block = np.arange(table.shape[1]), np.arange(table.shape[3])
+        is_layer = requests.is_loaded[members, None] & (layer >= requests.num_layers[members, None])
+        is_block = block < requests.num_loaded[members, None]
+        k_unit = lane_units(layer[None, :, None], requests.lane_offset[members, None, None] + block, self._pool)
+        is_loaded, lanes = (is_layer[:, :, None] & is_block[:, None]), np.stack((k_unit, k_unit + 1), 2)
+        device = table.device
+        loaded = torch.from_numpy(is_loaded).to(device)[:, :, None]
+        return torch.where(loaded, torch.from_numpy(lanes.astype(np.int32)).to(device), table)
 
     def _context(self, members: Int64Array, requests: _Requests) -> HiddenContext | None:
         begin = np.maximum(requests.first_block * self._pool.block_size, requests.num_uncached)[members]
@@ -162,9 +208,17 @@ class _Requests:
     part: Int64Array  # in which it attends
     row_in_part: Int64Array  # of the part's tables
     workspace_offset: Int64Array  # blocks of others of its part before its own
+    num_layers: Int64Array  # through which its uncached tokens are recomputed
+    num_loaded: Int64Array  # blocks that are loaded for the layers behind
+    lane_offset: Int64Array  # blocks of others in the lanes before its own
+
+    @property
+    def is_loaded(self) -> npt.NDArray[np.bool_]:
+        return self.num_loaded > 0
 
     @classmethod
-    def of(cls, plan: BatchPlan, block_size: int, num_workspace_blocks: int) -> _Requests:
+    def of(cls, plan: BatchPlan, pool: UnitPool, num_workspace_blocks: int, num_layers: int) -> _Requests:
+        block_size = pool.block_size
         row, end, num_uncached, num_missing, num_hidden = (
             values.astype(np.int64)
             for values in (plan.rows, plan.seq_lens, plan.uncached_tokens, plan.missing_tokens, plan.hidden_tokens)
@@ -178,9 +232,14 @@ class _Requests:
         for number in range(1, part.max() + 1):
             members = part == number
             row_in_part[members] = np.arange(members.sum())
+        recomputed, num_loaded = np.full_like(row, num_layers), np.zeros_like(row)
+        if len(plan.copy_slots) > 0:
+            recomputed = plan.recomputed_layers.astype(np.int64)
+            num_loaded = num_loaded_blocks(plan, block_size, num_layers).astype(np.int64)
         return cls(
-            row, begin, end, is_hidden, num_uncached, num_missing, first_block, end_block, part, row_in_part, offset
-        )
+            row, begin, end, is_hidden, num_uncached, num_missing, first_block, end_block, part, row_in_part, offset,
+            recomputed, num_loaded, np.cumsum(num_loaded) - num_loaded,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +253,13 @@ class _Tokens:
     last: Int64Array  # [S] position of the last token + 1
     request_of_seq: Int64Array  # [S]
     seq_of_request: Int64Array  # of what the plan computes of it
+    is_recomputed: npt.NDArray[np.bool_]  # [T]
 
     @classmethod
-    def of(cls, plan: BatchPlan, requests: _Requests) -> _Tokens:
+    def of(cls, plan: BatchPlan, requests: _Requests, layer: int) -> _Tokens:
+        """Those that the layer computes."""
         num_requests, num_uncached = plan.num_seqs, requests.num_uncached
-        recomputed = np.flatnonzero(num_uncached)
+        recomputed = np.flatnonzero((num_uncached > 0) & (requests.num_layers > layer))
         request = np.concatenate((np.arange(num_requests), recomputed))
         order = np.argsort(requests.part[request], kind="stable")
         first = np.concatenate((requests.begin, np.zeros_like(recomputed)))[order]
@@ -217,6 +278,7 @@ class _Tokens:
             last=last,
             request_of_seq=request,
             seq_of_request=seq_of_request,
+            is_recomputed=np.repeat(order >= num_requests, lengths),
         )
 
     def places_of(self, plan: BatchPlan, tokens: Int32Array) -> Int64Array:

@@ -12,7 +12,7 @@ import torch
 from schedcore.config import EngineConfig
 from schedcore.model_path import resolve_model
 from worker import ops
-from worker.cache_forms import has_forms
+from worker.cache_forms import has_copies, has_forms
 from worker.host_memory import keep_freed_memory
 from worker.loader import load_model
 from worker.memory import MemoryPlan, allocate_pool, free_cpu_bytes, free_cuda_bytes, plan_memory
@@ -63,7 +63,8 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
     if device.type == "cpu":
         keep_freed_memory()  # from here on: what loading needed once is given back
     free_bytes = _warm_up_and_measure(model, config, dtype, device)
-    memory = plan_memory(config, model_config, dtype, free_bytes, has_forms=has_forms(config, model_config))
+    forms, copies = has_forms(config, model_config), has_copies(config)
+    memory = plan_memory(config, model_config, dtype, free_bytes, has_forms=forms, has_copies=copies)
     pool = allocate_pool(memory, config, model_config, dtype, device)
     runner = ModelRunner(
         model,

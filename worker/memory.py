@@ -36,6 +36,7 @@ class MemoryPlan:
     num_groups: int
     max_blocks_per_seq: int
     num_workspace_units: int = 0  # beside num_units: for other cache forms than K and V, see step_forms.py
+    num_lane_units: int = 0  # beside them: for copies of uncached tokens, see layer_copies.py
 
     @property
     def units_per_block(self) -> int:
@@ -43,11 +44,18 @@ class MemoryPlan:
 
 
 def plan_memory(
-    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, free_bytes: int, *, has_forms: bool = False
+    config: EngineConfig,
+    model: ModelConfig,
+    dtype: torch.dtype,
+    free_bytes: int,
+    *,
+    has_forms: bool = False,
+    has_copies: bool = False,
 ) -> MemoryPlan:
     """free_bytes: what the pool may take if the configuration does not say.
 
     has_forms: other cache forms than K and V are possible, and the pool has their workspace in it.
+    has_copies: the same of lanes for copies of uncached tokens, as many as fit into as much memory.
     Raises MemoryPlanError if the pool cannot hold one request of max_model_len, or of one block.
     """
     layers_per_unit = min(config.layers_per_unit, model.num_layers)
@@ -80,7 +88,8 @@ def plan_memory(
     spare = total - held_blocks * units_per_block
     wanted = min(workspace_units(-(-WORKSPACE_TOKENS // config.block_size)), total // MIN_POOL_PER_WORKSPACE)
     workspace = min(spare, max(wanted, workspace_units(held_blocks)))
-    return MemoryPlan(total - workspace, held_len, layers_per_unit, num_groups, held_blocks, workspace)
+    lanes = min(spare - workspace, workspace) if has_copies else 0
+    return MemoryPlan(total - workspace - lanes, held_len, layers_per_unit, num_groups, held_blocks, workspace, lanes)
 
 
 def _wanted_model_len(config: EngineConfig, model: ModelConfig) -> int:
@@ -124,7 +133,8 @@ def free_cuda_bytes(device: torch.device) -> int:
 def allocate_pool(
     plan: MemoryPlan, config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> UnitPool:
-    data = (plan.num_units + plan.num_workspace_units, plan.layers_per_unit, config.block_size, model.kv_size)
+    num_units = plan.num_units + plan.num_workspace_units + plan.num_lane_units
+    data = (num_units, plan.layers_per_unit, config.block_size, model.kv_size)
     table = (config.max_num_seqs, plan.num_groups, NUM_VECTOR_KINDS, plan.max_blocks_per_seq)
     return UnitPool(
         _zeros(data, dtype, device),
@@ -132,6 +142,7 @@ def allocate_pool(
         model.num_kv_heads,
         model.head_dim,
         plan.num_workspace_units,
+        plan.num_lane_units,
     )
 
 

@@ -7,13 +7,21 @@ their K and V go to the workspace, too.
 
 The workspace is some units at the end of the pool. It is one layer deep: every layer writes it anew. Attention reads it
 through tables of the step's own, on the pool seen as units of one layer; where a block is stored as K and V they lead
-to the pool. Sequences whose workspace does not fit at once attend in parts, one after the other.
+to the pool.
+
+Where the host has copies of uncached tokens, a step may recompute them through its first layers only. Behind these they
+leave the batch, and what attention needs of them is loaded layer by layer (layer_copies.py).
+
+Sequences whose workspace does not fit at once attend in parts, one after the other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from torch import Tensor
+
+from worker.layer_copies import LayerCopies
 from worker.unit_pool import StepBatch, StoredTokens, UnitPool
 
 
@@ -36,6 +44,16 @@ class AttentionPart:
 
 
 @dataclass(frozen=True, slots=True)
+class Fewer:
+    """From some layer on, fewer tokens are computed."""
+
+    kept: Tensor  # int64, of the tokens so far
+    batch: StepBatch
+
+
+@dataclass(frozen=True, slots=True)
 class StepForms:
     parts: list[AttentionPart]  # their tokens are all of the step's, in order
     stored: StoredTokens | None  # those of the step's tokens whose X is stored
+    fewer: dict[int, Fewer] = field(default_factory=dict)  # by layer
+    copies: LayerCopies | None = None  # what is loaded meanwhile

@@ -6,6 +6,7 @@ Each kind has a thread of its own, so that none waits for another; copying and h
   CUDA they are gathered on the device, in the order of the compute stream, and leave it afterwards.
 - Step loads come layer group by layer group. The step waits for each where it first reads it (ops.wait_for_units()).
 - Loads, stores and fetches take their time.
+- Uncached tokens are loaded by the step that needs them (layer_copies.py), from here on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from schedcore._core import BatchPlan
 from worker import ops
 from worker.disk_tier import DiskTier
 from worker.host_tier import HostTier
+from worker.layer_copies import make_copy_engine
 from worker.move_thread import Ends, MoveThread
 from worker.tier_copies import CpuCopies, CudaCopies, TierCopies
 from worker.tier_moves import MoveEnd, MoveKind, Moves, moves_by_kind
@@ -41,6 +43,8 @@ class TierMover:
         self._reader = MoveThread("disk reader", self._ends)
         self._is_landing = False
         self._landing_error: BaseException | None = None
+        if pool.num_lane_units > 0:
+            pool.arrivals.copy_engine = make_copy_engine(pool, host)
 
     def begin(self, plan: BatchPlan) -> None:
         """Call before the plan is executed. Saves will read the device as it is now, whatever the step writes."""
@@ -97,6 +101,8 @@ class TierMover:
         self._copies.close()
         for thread in (self._loader, self._lander, self._writer, self._reader):
             thread.close()
+        if self._pool.arrivals.copy_engine is not None:
+            self._pool.arrivals.copy_engine.close()
         if self.disk is not None:
             self.disk.close()
 

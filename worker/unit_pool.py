@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
+    from worker.layer_copies import CopyEngine
     from worker.step_forms import StepForms
 
 NUM_VECTOR_KINDS = 2  # K, V
 ALL_LANDED = 2**31 - 1  # kernels/include/landing.h
+NUM_LANES = 3  # layers of uncached tokens that are loaded or in use at a time: kMaxLayersInFlight of the core's planner
 
 
 class Arrivals:
@@ -25,6 +27,7 @@ class Arrivals:
     def __init__(self) -> None:
         self.num_landed = np.full(1, ALL_LANDED, np.int32)
         self.events: list[torch.cuda.Event] = []
+        self.copy_engine: CopyEngine | None = None  # where lanes are filled from
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -42,7 +45,8 @@ class UnitPool:
     block_table: torch.Tensor  # int32 [max_num_seqs, num_groups, NUM_VECTOR_KINDS, max_blocks_per_seq]
     num_kv_heads: int
     head_dim: int
-    num_workspace_units: int = 0  # the last of data, which the scheduler does not know: see step_forms.py
+    num_workspace_units: int = 0  # the last of data but lanes, unknown to the scheduler: see step_forms.py
+    num_lane_units: int = 0  # the last of data: for copies of uncached tokens, see layer_copies.py
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     @property
@@ -52,6 +56,11 @@ class UnitPool:
     @property
     def layers_per_unit(self) -> int:
         return self.data.shape[1]
+
+    @property
+    def num_lane_blocks(self) -> int:
+        """Of one layer's K and V, in each lane."""
+        return self.num_lane_units * self.layers_per_unit // (NUM_LANES * NUM_VECTOR_KINDS)
 
     @property
     def block_size(self) -> int:

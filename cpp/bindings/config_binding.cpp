@@ -39,6 +39,7 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(hidden_units_per_group)
       .HOCKET_FIELD(num_host_units)
       .HOCKET_FIELD(num_host_blocks)
+      .HOCKET_FIELD(num_copy_blocks)
       .HOCKET_FIELD(enable_disk)
       .HOCKET_FIELD(cache_fingerprint)
       .HOCKET_FIELD(max_num_sessions)

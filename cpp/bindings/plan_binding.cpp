@@ -56,6 +56,8 @@ void bind_batch_plan(py::module_& module) {
       .HOCKET_VIEW(plan, hidden_tokens)
       .HOCKET_VIEW(plan, missing_tokens)
       .HOCKET_VIEW(plan, uncached_token_ids)
+      .HOCKET_VIEW(plan, recomputed_layers)
+      .HOCKET_VIEW(plan, copy_slots)
       .HOCKET_VIEW(plan, projected_units)
       .def_property_readonly("projections", &projections)
       .HOCKET_VIEW(plan, move_ids)

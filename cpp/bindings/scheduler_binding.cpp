@@ -65,8 +65,8 @@ class SchedulerObject {
   py::object schedule(double now) {
     const BatchPlan& plan = scheduler_->schedule(now);
     if (!plan_) {
-      plan_ = py::cast(PlanObject{&plan, owner_, {}, {}, {}, {}, {}, {}, {}, {}, {}, {},
-                                  {},    {},     {}, {}, {}, {}, {}, {}, {}, {}, {}});
+      plan_ = py::cast(PlanObject{&plan, owner_, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {},
+                                  {},    {},     {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
     }
     return plan_;
   }
@@ -121,6 +121,7 @@ py::dict stats(SchedulerObject& object) {
       "num_free_units"_a = stats.num_free_units, "num_cached_units"_a = stats.num_cached_units,
       "num_kind_tokens"_a = stats.num_kind_tokens, "num_kind_units"_a = stats.num_kind_units,
       "num_uncached_tokens"_a = stats.num_uncached_tokens, "num_conversions"_a = counters.num_conversions,
+      "num_recomputed_tokens"_a = counters.num_recomputed_tokens, "num_loaded_tokens"_a = counters.num_loaded_tokens,
       "num_steps"_a = counters.num_steps, "num_prompt_tokens"_a = counters.num_prompt_tokens,
       "num_output_tokens"_a = counters.num_output_tokens,
       "num_cached_prompt_tokens"_a = counters.num_cached_prompt_tokens,

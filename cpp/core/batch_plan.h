@@ -91,6 +91,14 @@ struct BatchPlan {
   // The tokens to be recomputed, sequence after sequence: as many as uncached_tokens sums up to. Read by: model runner.
   std::vector<int32_t> uncached_token_ids;
 
+  // Per sequence, size num_seqs(), or empty if this step loads nothing of uncached tokens: through how many layers,
+  // from the first, these are recomputed. K and V of the layers behind are loaded from the host while the step runs;
+  // the number of layers: none are. Read by: model runner, tier copies, simulator.
+  std::vector<int32_t> recomputed_layers;
+  // Where the host has what is loaded, block by block of the sequences with such layers: all of their uncached tokens,
+  // which are whole blocks. The copies stay there until the plan is committed. Read by: tier copies.
+  std::vector<int32_t> copy_slots;
+
   // Before the step runs, in this order: transfers to the host and projections read the tables as they were, then the
   // tables change, then projections and transfers to the device write. Read by: model runner, simulator.
   std::vector<HostTransfer> transfers;

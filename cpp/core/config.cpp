@@ -38,12 +38,17 @@ void SchedulerConfig::validate() const {
   }
   require(num_host_units >= 0, "num_host_units must not be negative");
   require(num_host_blocks >= 0, "num_host_blocks must not be negative");
-  require(num_host_blocks == 0 || enable_prefix_caching,
-          "num_host_blocks needs enable_prefix_caching: what the host tier restores goes to the prefix cache");
+  require(num_host_blocks == 0 || enable_prefix_caching || enable_partial_caching,
+          "num_host_blocks needs enable_prefix_caching, where what it restores goes, or enable_partial_caching");
+  require(num_copy_blocks >= 0, "num_copy_blocks must not be negative");
+  require(num_copy_blocks == 0 || (num_host_blocks > 0 && enable_partial_caching),
+          "num_copy_blocks needs num_host_blocks, where the copies are, and enable_partial_caching");
   require(
       num_host_blocks == 0 || num_host_units == 0,
       "num_host_blocks and num_host_units exclude each other: the host tier holds what preempted requests computed");
   require(!enable_disk || num_host_blocks > 0, "enable_disk needs num_host_blocks: the way to the disk is by the host");
+  require(!enable_disk || enable_prefix_caching,
+          "enable_disk needs enable_prefix_caching: it is what the disk restores");
   require_at_least_one("max_num_sessions", max_num_sessions);
   require(past_target_decay >= 0 && past_target_decay <= 1, "past_target_decay must be between 0 and 1");
   require(max_wait_ms >= 0 && max_offline_wait_ms >= 0, "max_wait_ms and max_offline_wait_ms must not be negative");

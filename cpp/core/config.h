@@ -15,6 +15,7 @@ struct SchedulerConfig {
   int32_t hidden_units_per_group = 0;  // ceil(h / d_kv), units of a hidden block per layer group; 0: no hidden cache
   int64_t num_host_units = 0;          // room for preempted requests; 0: they are recomputed
   int32_t num_host_blocks = 0;         // of the host tier, which holds what is computed (tiers.h); 0: there is none
+  int32_t num_copy_blocks = 0;         // of uncached tokens, that a step may load from there; 0: all are recomputed
   bool enable_disk = false;            // whether the host tier is written to disk
   std::string cache_fingerprint;       // of model, dtype and layout: what is on disk is used under an equal one only
   int32_t max_num_sessions = 4096;     // that are remembered; the one used least recently goes first
@@ -57,6 +58,7 @@ struct SchedulerConfig {
   int32_t units_per_block() const { return 2 * num_groups(); }  // K and V per layer group
   int32_t hidden_units_per_block() const { return hidden_units_per_group * num_groups(); }
   bool has_forms() const { return hidden_units_per_group > 0 || enable_partial_caching; }
+  bool restores_from_tiers() const { return num_host_blocks > 0 && enable_prefix_caching; }
   double hidden_ratio() const { return hidden_units_per_group > 0 ? hidden_units_per_group / 2.0 : 1.0; }  // eta
   int32_t num_blocks() const { return num_units / units_per_block(); }
   int32_t blocks_for(int32_t num_tokens) const { return (num_tokens - 1) / block_size + 1; }  // num_tokens >= 1

@@ -2,17 +2,50 @@
 
 #include <algorithm>
 
+#include "copy_stage.h"
+
 namespace hocket {
 namespace {
 
 constexpr auto kSkip = static_cast<uint8_t>(KnapsackChoice::kSkip);
 
-// Seconds by which recomputing so many tokens lengthens the step.
-double seconds_added(StepBuilder* builder, int32_t num_tokens) {
+// Tokens that a step will do without, from then on.
+struct Uncached {
+  int32_t num_recomputed = 0;
+  int32_t num_on_host = 0;
+};
+
+Uncached uncached(const SchedulerConfig& config, const Snapshot& snapshot, Slot candidate, int32_t num_own,
+                  std::span<const Reshape> given) {
+  Uncached sum;
+  int32_t num_places = config.num_copy_blocks;
+  const auto add = [&](Slot slot, int32_t num_before, int32_t num_after) {
+    const bool is_on_host = num_after <= num_places && num_blocks_on_host(snapshot, slot) >= num_after;
+    num_places -= is_on_host ? num_after : 0;
+    (is_on_host ? sum.num_on_host : sum.num_recomputed) += (num_after - num_before) * config.block_size;
+  };
+  if (num_own > 0) add(candidate, 0, num_own);
+  for (const Reshape& change : given) {
+    const int32_t num_before = snapshot.memory.form(snapshot.requests.row[change.slot]).num_uncached_blocks;
+    add(change.slot, num_before, change.form.num_uncached_blocks);
+  }
+  return sum;
+}
+
+// Seconds by which they lengthen the step.
+double seconds_added(const SchedulerConfig& config, const Snapshot& snapshot, Uncached tokens, StepBuilder* builder) {
   const double before = builder->seconds();
-  builder->batch()->add_chunk(0, num_tokens);
-  const double after = builder->seconds();
-  builder->batch()->remove_chunk(0, num_tokens);
+  LatencyBatch& batch = *builder->batch();
+  if (tokens.num_recomputed > 0) batch.add_chunk(0, tokens.num_recomputed);
+  double after = builder->seconds();
+  if (tokens.num_on_host > 0) {
+    const BatchFeatures without = batch.features();
+    BatchFeatures with = without;
+    with.add_chunk(0, tokens.num_on_host);
+    const double alone = snapshot.estimates.latency.predict(without);
+    after += split_layers(config, snapshot.estimates, without, with, tokens.num_on_host).seconds - alone;
+  }
+  if (tokens.num_recomputed > 0) batch.remove_chunk(0, tokens.num_recomputed);
   return after - before;
 }
 
@@ -68,12 +101,16 @@ SqueezedIn squeeze_in(const SchedulerConfig& config, const Snapshot& snapshot, c
   const int32_t num_complete = snapshot.requests.num_tokens[residents.slot(best)] / config.block_size;
   const auto num_own = static_cast<int32_t>(std::min<int64_t>(num_blocks, num_complete));
   if (num_own <= 0 || !can_give(config, snapshot, num_blocks - num_own)) return {};
-  const double added = seconds_added(builder, static_cast<int32_t>(num_blocks) * config.block_size);
+  const size_t num_reshapes = composition->reshapes.size();
+  give(config, snapshot, num_blocks - num_own, composition);
+  const auto given = std::span<const Reshape>(composition->reshapes).subspan(num_reshapes);
+  const Uncached tokens = uncached(config, snapshot, residents.slot(best), num_own, given);
+  const double added = seconds_added(config, snapshot, tokens, builder);
   const bool is_known = added > 0;
   const bool pays = residents.value(best) > added * static_cast<double>(choices.size());
-  if (!is_known || !pays || builder->seconds() + added > max_seconds) return {};
-  give(config, snapshot, num_blocks - num_own, composition);
-  return {best, num_own};
+  if (is_known && pays && builder->seconds() + added <= max_seconds) return {best, num_own};
+  composition->reshapes.resize(num_reshapes);
+  return {};
 }
 
 void restore_forms(const SchedulerConfig& config, const Snapshot& snapshot, int64_t num_spare_units,

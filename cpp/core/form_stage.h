@@ -4,9 +4,9 @@
 // Squeezing in. A request that the knapsack has left out for want of some blocks may be admitted without as many of its
 // first ones, and if these are not enough, running requests give up theirs; the tokens are recomputed in every step. As
 // for hidden states in the knapsack, its value must exceed what that costs everybody: N times the predicted seconds by
-// which it lengthens a step. The densest request is tried, one in a step. The paper's solver (partial_cache_solver.h)
-// weighs one ratio for all by a count of FLOPs; this weighs one request by measured step times, beside a knapsack that
-// has placed the others already.
+// which it lengthens a step; less where the host has copies (copy_stage.h). The densest request is tried, one in a
+// step. The paper's solver (partial_cache_solver.h) weighs one ratio for all by a count of FLOPs; this weighs one
+// request by measured step times, beside a knapsack that has placed the others already.
 //
 // Pure functions; no allocation.
 #pragma once

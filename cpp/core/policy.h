@@ -25,6 +25,7 @@
 #include "offline_queue.h"
 #include "output_forecast.h"
 #include "request.h"
+#include "tiers.h"
 
 namespace hocket {
 
@@ -36,9 +37,10 @@ struct Snapshot {
   const DeviceMemory& memory;
   const Estimates& estimates;
   const OutputForecast& outputs;
-  const OfflineQueue* offline;  // of the waiting offline requests; null unless the policy asks for it
-  int64_t reserve_units;        // that offline work must leave free (memory_forecast.h)
-  int32_t max_num_tokens;       // budget of the step
+  const OfflineQueue* offline;    // of the waiting offline requests; null unless the policy asks for it
+  int64_t reserve_units;          // that offline work must leave free (memory_forecast.h)
+  int32_t max_num_tokens;         // budget of the step
+  const Tiers* copies = nullptr;  // where uncached tokens may be loaded from; null: nowhere
 };
 
 // Up to `max_tokens` of the request's uncomputed tokens in this step. A waiting request is admitted by it, in that

@@ -18,7 +18,7 @@ Slot RequestTable::take_slot() {
   grow(num_unstored_tokens, num_last_scheduled, num_cached_hint, is_starved, last_token_time, num_late_gaps, is_late,
        num_saved_tokens, num_saved_units);
   grow(session, session_serial, is_draft, keys, num_restores, num_loadable_tokens, num_leased_tokens, num_loaded_tokens,
-       num_fetched_tokens, seconds_saved);
+       num_fetched_tokens, seconds_saved, num_copied_blocks, num_loaded_layers);
   free_slots.reserve(id.size());
   return num_slots() - 1;
 }
@@ -69,6 +69,7 @@ Slot RequestTable::add(const RequestSpec& spec, int32_t max_model_len) {
   num_restores[slot] = 0;
   num_loadable_tokens[slot] = num_leased_tokens[slot] = num_loaded_tokens[slot] = num_fetched_tokens[slot] = 0;
   seconds_saved[slot] = 0.0;
+  num_copied_blocks[slot] = num_loaded_layers[slot] = 0;
   tokens[slot] = std::make_unique_for_overwrite<int32_t[]>(max_total_tokens[slot]);
   std::copy(spec.prompt.begin(), spec.prompt.end(), tokens[slot].get());
   slot_of_id.emplace(spec.id, slot);

@@ -150,6 +150,8 @@ struct RequestTable {
   std::vector<int32_t> num_loaded_tokens;    // that came from the host before its first admission
   std::vector<int32_t> num_fetched_tokens;   // that came from the disk to the host before
   std::vector<double> seconds_saved;         // predicted, by those
+  std::vector<int32_t> num_copied_blocks;  // complete ones that were offered to the host; not those before an uncached
+  std::vector<int32_t> num_loaded_layers;  // of its unstored tokens, in the last step that computed something of it
 
   std::unordered_map<uint64_t, Slot> slot_of_id;
   std::vector<Slot> free_slots;

@@ -131,7 +131,7 @@ const BatchPlan& Scheduler::schedule(double now) {
   step_loads_.clear();
   step_kind_ = StepKind::kAny;
   if (offline_) observe_online_use();
-  if (tiers_.is_enabled()) restore_waiting();
+  if (config_.restores_from_tiers()) restore_waiting();
 
   if (config_.refine_latency) {
     limit_seconds_ = std::min(config_.max_offline_step_ms / 1000, tightest_slack(snapshot(), running_));
@@ -167,7 +167,8 @@ Snapshot Scheduler::snapshot() const {
           output_forecast_,
           offline_.get(),
           config_.enable_reserve ? online_use_.reserve() : 0,
-          config_.max_num_batched_tokens};
+          config_.max_num_batched_tokens,
+          config_.num_copy_blocks > 0 ? &tiers_ : nullptr};
 }
 
 void Scheduler::observe_online_use() {
@@ -360,6 +361,7 @@ void Scheduler::preempt(Slot slot) {
   requests_.num_last_scheduled[slot] = 0;
   requests_.num_unstored_tokens[slot] = 0;
   requests_.num_computed_tokens[slot] = 0;
+  requests_.num_copied_blocks[slot] = requests_.num_loaded_layers[slot] = 0;
   requests_.row[slot] = kNone;
   requests_.state[slot] = RequestState::kWaiting;
   requests_.num_restores[slot] = 0;
@@ -378,6 +380,10 @@ void Scheduler::reshape(const Reshape& change) {
   const bool was_private = before != CacheForm{};
   if (!memory_.reshape(row, change.form, &plan_)) return;
   count_conversion(before, change.form);
+  if (change.form.num_uncached_blocks < before.num_uncached_blocks) {
+    auto& num_copied = requests_.num_copied_blocks[slot];
+    num_copied = std::min(num_copied, change.form.num_uncached_blocks);
+  }
   num_private_rows_ += (change.form != CacheForm{}) - was_private;
   auto& num_unstored = requests_.num_unstored_tokens[slot];
   num_unstored = std::max(num_unstored, num_uncached_tokens(slot));
@@ -402,6 +408,7 @@ void Scheduler::write_forms() {
     const auto recomputed = requests_.known_tokens(slot).first(requests_.num_unstored_tokens[slot]);
     plan_.uncached_token_ids.insert(plan_.uncached_token_ids.end(), recomputed.begin(), recomputed.end());
   }
+  if (config_.enable_partial_caching) write_copies();
 }
 
 // ---- commit ----
@@ -411,10 +418,12 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
   HOCKET_CHECK(sampled.size() == plan_.sample_seqs.size(), "commit() needs one token per entry of sample_seqs");
   HOCKET_CHECK(std::ranges::all_of(sampled, [](int32_t token) { return token >= 0; }), "a sampled token is negative");
   is_open_ = false;
-  if (config_.refine_latency && plan_.transfers.empty() && plan_.num_step_loads == 0) learn_from_step(now - now_);
+  const bool is_copying = !plan_.transfers.empty() || plan_.num_step_loads > 0 || !plan_.copy_slots.empty();
+  if (config_.refine_latency && !is_copying) learn_from_step(now - now_);
   count_seconds(now - now_);
   now_ = now;
   output_.clear();
+  let_go_of_copies();
 
   const auto slots = writer_.seq_slots();
   bool any_ended = false;
@@ -476,6 +485,7 @@ void Scheduler::commit_tokens(Slot slot) {
   const Row row = requests_.row[slot];
   if (config_.enable_partial_caching) requests_.num_unstored_tokens[slot] = num_uncached_tokens(slot);
   const int32_t num_computed = requests_.num_computed_tokens[slot];
+  if (config_.num_copy_blocks > 0) save_copies(slot);
   if (!memory_.can_index(row, num_computed)) return;
   const int32_t num_indexed = memory_.num_indexed_blocks(row);
   const int32_t num_blocks = num_computed / config_.block_size;

@@ -226,6 +226,13 @@ class Scheduler {
   void drop_lease(Slot slot);
   void count_hits(Slot slot, int32_t num_cached_tokens);
 
+  // scheduler_copies.cpp
+  void save_copies(Slot slot);
+  void write_copies();
+  bool can_load(Slot slot) const;
+  BatchFeatures features_beside_copies() const;
+  void let_go_of_copies();
+
   // scheduler_sessions.cpp
   Session* session_of(Slot slot);
   void join_session(Slot slot, const RequestSpec& spec);
@@ -292,6 +299,7 @@ class Scheduler {
     int32_t end;
   };
   std::vector<StepLoad> step_loads_;  // of requests admitted by this schedule()
+  std::vector<Slot> copied_;          // whose uncached tokens the open plan loads
   bool is_open_ = false;
   double limit_seconds_ = 0.0;  // that a deadline, or the bound of offline steps, leaves the step
   BatchPlan plan_;

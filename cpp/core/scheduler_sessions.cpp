@@ -246,7 +246,7 @@ bool Scheduler::advance(SessionId id) {
 // False if other tiers have nothing to add.
 bool Scheduler::restore_session(SessionId id, int32_t num_cached) {
   Session& session = sessions_[id];
-  if (!tiers_.is_enabled() || session.num_restores >= kMaxRestores) return false;
+  if (!config_.restores_from_tiers() || session.num_restores >= kMaxRestores) return false;
   const Tiers::Extent extent = tiers_.find(session.keys, num_cached);
   if (extent.num_blocks == 0) return extent.is_arriving;
   const RestoreOwner owner{true, id, session.serial};

@@ -36,6 +36,8 @@ struct SchedulerCounters {
   int64_t num_wasted_tokens = 0;               // of these, those whose lease ended without a request
 
   std::array<int64_t, kNumConversions> num_conversions = {};  // requests, by Conversion
+  int64_t num_recomputed_tokens = 0;                          // uncached ones, through all layers, summed over steps
+  int64_t num_loaded_tokens = 0;                              // likewise, through fewer: the rest came from the host
 };
 
 struct SchedulerStats {

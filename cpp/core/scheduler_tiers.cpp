@@ -44,7 +44,7 @@ void Scheduler::save_completed(Slot slot, int32_t begin, int32_t end) {
 // ---- restoring ----
 
 Scheduler::RestoreChoice Scheduler::choose_restore(Slot slot) {
-  if (!tiers_.is_enabled() || requests_.num_restores[slot] >= kMaxRestores) return {};
+  if (!config_.restores_from_tiers() || requests_.num_restores[slot] >= kMaxRestores) return {};
   if (const Session* session = session_of(slot); session != nullptr && session->is_restoring) {
     return {RestoreStep::kLater};
   }

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "check.h"
-#include "plan_features.h"
+#include "copy_stage.h"
 
 namespace hocket {
 namespace {
@@ -24,6 +24,7 @@ SimulationLoop::SimulationLoop(const SchedulerConfig& config, const Estimates& e
     : requests_(requests),
       options_(options),
       estimates_(estimates),
+      config_(config),
       scheduler_(config, estimates),
       units_per_block_(config.units_per_block()),
       num_groups_(config.num_groups()),
@@ -194,7 +195,10 @@ void SimulationLoop::step(const BatchPlan& plan, double loaded_at) {
 
 // Both directions of the bus work at once.
 double SimulationLoop::step_seconds(const BatchPlan& plan) const {
-  const double compute = estimates_.latency.predict(plan_features(plan));
+  const double compute = estimates_.latency.predict(computed_features(plan, config_.num_layers));
+  if (!plan.copy_slots.empty()) {
+    return Estimates::overlapped_seconds(compute, copy_seconds(plan, config_, estimates_), config_.num_layers);
+  }
   if (plan.transfers.empty()) return compute;
   int64_t num_to_host = 0, num_to_device = 0;
   for (const HostTransfer& transfer : plan.transfers) {

@@ -105,6 +105,7 @@ class SimulationLoop {
   const SimulatedRequests requests_;
   const SimulationOptions options_;
   const Estimates estimates_;
+  const SchedulerConfig config_;
   Scheduler scheduler_;
 
   double now_ = 0.0;

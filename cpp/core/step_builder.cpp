@@ -86,16 +86,25 @@ StepBuilder::FormCost StepBuilder::form_cost(Slot slot) const {
   if (row == kNone) return {};
   const bool is_hidden = snapshot_->memory.form(row).kind == CacheKind::kHidden;
   const int32_t num_own = requests.num_computed_tokens[slot] - snapshot_->memory.num_shared_blocks(row) * block_size_;
-  return {is_hidden ? std::max(0, num_own) : 0, requests.num_unstored_tokens[slot]};
+  const int32_t num_unstored = requests.num_unstored_tokens[slot];
+  const int32_t num_loaded_layers = requests.num_loaded_layers[slot];
+  const int32_t num_hidden = is_hidden ? std::max(0, num_own) : 0;
+  if (num_loaded_layers == 0) return {num_hidden, num_unstored};
+  const double share = static_cast<double>(num_loaded_layers) / num_layers_;
+  const int64_t num_units = int64_t{num_unstored / block_size_} * snapshot_->memory.pool().units_per_block();
+  return {num_hidden, static_cast<int32_t>((1 - share) * num_unstored),
+          share * snapshot_->estimates.transfer_seconds(num_units)};
 }
 
 void StepBuilder::add(FormCost cost) {
   batch_.add_hidden(cost.hidden_tokens);
+  copy_seconds_ += cost.copy_seconds;
   if (cost.uncached_tokens > 0) batch_.add_chunk(0, cost.uncached_tokens);
 }
 
 void StepBuilder::remove(FormCost cost) {
   batch_.remove_hidden(cost.hidden_tokens);
+  copy_seconds_ = std::max(0.0, copy_seconds_ - cost.copy_seconds);
   if (cost.uncached_tokens > 0) batch_.remove_chunk(0, cost.uncached_tokens);
 }
 

@@ -17,7 +17,8 @@ class StepBuilder {
       : has_forms_(config.has_forms()),
         block_size_(config.block_size),
         batch_(config.max_model_len),
-        num_groups_(config.num_groups()) {}
+        num_groups_(config.num_groups()),
+        num_layers_(config.num_layers) {}
 
   // Starts anew. Without a latency model, time is not limited.
   void begin(const Snapshot& snapshot, Composition* composition);
@@ -49,7 +50,8 @@ class StepBuilder {
   // What a running request of another form than KV adds to a step that computes something of it.
   struct FormCost {
     int32_t hidden_tokens = 0;
-    int32_t uncached_tokens = 0;
+    int32_t uncached_tokens = 0;  // of all layers' worth
+    double copy_seconds = 0.0;    // of the layers that are loaded instead, as in its last step
   };
   FormCost form_cost(Slot slot) const;
   void add(FormCost cost);
@@ -67,6 +69,7 @@ class StepBuilder {
   Composition* composition_ = nullptr;
   LatencyBatch batch_;
   const int32_t num_groups_;
+  const int32_t num_layers_;
   double copy_seconds_ = 0.0;
   double max_seconds_ = std::numeric_limits<double>::infinity();
   int32_t tokens_left_ = 0;

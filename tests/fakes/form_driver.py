@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from schedcore.types import EngineRequest
+from worker.host_tier import HostTier
 from worker.model_runner import ModelRunner
 from worker.unit_pool import NUM_VECTOR_KINDS, UnitPool
 
@@ -29,6 +30,7 @@ class Choices:
     can_reshape: bool = True
     can_preempt: bool = True
     can_share: bool = True
+    can_load: bool = True  # if there is a host
 
 
 @dataclass
@@ -57,14 +59,29 @@ class Met:
     projected: int = 0
     shared: int = 0
     preempted: int = 0
+    loaded: int = 0
 
 
 class FormDriver:
-    def __init__(self, runner: ModelRunner, pool: UnitPool, choices: Choices, seed: int, max_num_tokens: int) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        pool: UnitPool,
+        choices: Choices,
+        seed: int,
+        max_num_tokens: int,
+        *,
+        host: HostTier | None = None,
+        num_layers: int = 0,
+    ) -> None:
+        """host: has room for every block, and the pool an engine that loads from it. num_layers: of the model."""
+        self._host, self._num_layers = host, num_layers
+        self._slot: dict[tuple[int, int], int] = {}  # on the host, by request and block
         self._runner, self._pool, self._choices = runner, pool, choices
         self._random, self._max_num_tokens = random.Random(seed), max_num_tokens
         self._num_groups = pool.block_table.shape[1]
-        self._free_units = list(range(pool.data.shape[0] - pool.num_workspace_units))
+        self._num_spare_units = pool.num_workspace_units + pool.num_lane_units
+        self._free_units = list(range(pool.data.shape[0] - self._num_spare_units))
         self._free_rows = list(range(pool.block_table.shape[0]))
         self._random.shuffle(self._free_units)
         self._waiting: list[Running] = []
@@ -190,6 +207,7 @@ class FormDriver:
         for seq, (one, num_tokens) in enumerate(granted):
             one.num_computed += num_tokens
             one.num_unstored = min(one.num_uncached * self._pool.block_size, one.num_computed)
+            self._copy(one)
             if seq in sampled:
                 one.output.append(sampled[seq])
             if len(one.output) == one.request.max_tokens:
@@ -198,6 +216,30 @@ class FormDriver:
                 self._leave(one)
             elif self._choices.can_share and one.kind == KV and one.num_uncached == 0 and one.num_unstored == 0:
                 self._offer(one)
+
+    def _copy(self, one: Running) -> None:
+        """Complete blocks of K and V to the host."""
+        if self._host is None or one.kind != KV:
+            return
+        for index in range(one.num_uncached, one.num_computed // self._pool.block_size):
+            units, name = one.blocks[index], (one.request.request_id, index)
+            if units is not None and name not in self._slot:
+                self._slot[name] = len(self._slot)
+                self._host.data[self._slot[name]] = self._pool.data[units].to(self._host.data.device)
+
+    def _loads(self, requests: list[Running]) -> tuple[list[int], list[int]]:
+        """Through how many layers each one's uncached tokens are recomputed, and the slots of what is loaded."""
+        recomputed, slots = [], []
+        for one in requests:
+            names = [(one.request.request_id, index) for index in range(one.num_uncached)]
+            is_whole = 0 < one.num_unstored == one.num_uncached * self._pool.block_size
+            has_room = len(slots) + len(names) <= self._pool.num_lane_blocks
+            is_there = is_whole and has_room and all(name in self._slot for name in names)
+            is_loaded = self._host is not None and self._choices.can_load and is_there and self._random.random() < 0.8
+            recomputed.append(self._random.randrange(self._num_layers) if is_loaded else self._num_layers)
+            slots += [self._slot[name] for name in names] if is_loaded else []
+            self.met.loaded += one.num_unstored if is_loaded else 0
+        return (recomputed, slots) if slots else ([], [])
 
     def _offer(self, one: Running) -> None:
         """Complete blocks join what is shared, for ever."""
@@ -238,8 +280,8 @@ class FormDriver:
 
     def _spoil_free_memory(self) -> None:
         self._pool.data[self._free_units] = float("nan")
-        if self._pool.num_workspace_units:
-            self._pool.data[-self._pool.num_workspace_units :] = float("nan")
+        if self._num_spare_units:
+            self._pool.data[-self._num_spare_units :] = float("nan")
 
     def _tell(self, one: Running, index: int, units: list[int] | None) -> None:
         num_rows, num_groups, num_kinds, max_blocks = self._pool.block_table.shape
@@ -264,6 +306,7 @@ class FormDriver:
             if end == len(one.known):
                 samples.append(seq)
         requests = [one for one, _ in granted]
+        recomputed_layers, copy_slots = self._loads(requests)
         uncached = [one.num_unstored for one in requests]
         self.met.hidden += sum(hidden)
         self.met.uncached += sum(uncached)
@@ -285,6 +328,8 @@ class FormDriver:
             hidden_tokens=_int32(hidden),
             missing_tokens=_int32([one.num_uncached * self._pool.block_size for one in requests]),
             uncached_token_ids=_int32(uncached_ids),
+            recomputed_layers=_int32(recomputed_layers),
+            copy_slots=_int32(copy_slots),
             projections=_int32([(row, index) for row, index, _ in self._projections]).reshape(-1, 2),
             projected_units=_int32([unit for _, _, units in self._projections for unit in units]),
         )

@@ -26,6 +26,8 @@ def test_tokens_units_and_conversions_by_kind() -> None:
         num_kind_units=[100, 100],
         num_uncached_tokens=32,
         num_conversions=[1, 2, 3],
+        num_recomputed_tokens=160,
+        num_loaded_tokens=32,
     )
     found = samples(list(form_metrics(stats)))
     assert [found["hocket_cache_tokens", kind] for kind in ("kv", "hidden", "uncached")] == [800, 1600, 32]
@@ -33,3 +35,4 @@ def test_tokens_units_and_conversions_by_kind() -> None:
     assert [found["hocket_cache_kind_usage_ratio", kind] for kind in ("kv", "hidden")] == [0.25, 0.25]
     changes = ("hidden_to_kv", "kv_to_uncached", "uncached_to_kv")
     assert [found["hocket_cache_conversions_total", change] for change in changes] == [1, 2, 3]
+    assert [found["hocket_uncached_tokens_total", source] for source in ("compute", "host")] == [160, 32]

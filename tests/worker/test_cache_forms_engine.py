@@ -82,6 +82,8 @@ def convince(engine: Engine, estimates: Estimates, **settings: Any) -> None:
     config = SchedulerConfig(num_units=engine.stats().num_units, max_num_batched_tokens=128, **fixed, **settings)
     times = itertools.count()
     engine._core, engine._clock = Scheduler(config, estimates), lambda: 0.005 * next(times)
+    if engine._tiers is not None:
+        engine._tiers._core = engine._core
 
 
 @pytest.mark.parametrize("enable_prefix_caching", [False, True])
@@ -131,7 +133,7 @@ def test_hidden_states_alone(case: Case, enable_prefix_caching: bool, host_cache
     engine.close()
 
 
-def idle_compute(units_per_token: float) -> Estimates:
+def idle_compute(units_per_token: float, **beliefs: float) -> Estimates:
     """Of a device whose weights take so long to read that computing some tokens more costs nothing."""
     costs = algorithms.StepCosts(
         "roofline",
@@ -146,7 +148,7 @@ def idle_compute(units_per_token: float) -> Estimates:
         bytes_per_second=1e6,
     )
     latency = algorithms.LatencyModel("corrected", algorithms.LatencyCoefficients(step_base=0.005, prefill_token=1e-8))
-    return Estimates(costs=costs, latency=latency)
+    return Estimates(costs=costs, latency=latency, **beliefs)
 
 
 @pytest.mark.parametrize("hidden_units_per_group", [0, 1])
@@ -167,6 +169,37 @@ def test_uncached_tokens_that_the_policy_picks(case: Case, policy: str, hidden_u
     assert output_tokens(run(engine, case.requests)) == case.expected
     assert watch.num_uncached > 0
     assert (watch.num_hidden > 0) == (policy == "hocket" and hidden_units_per_group > 0)
+
+
+@pytest.mark.parametrize("policy", ["ellm", "hocket"])
+@pytest.mark.parametrize("copy_seconds", [1e-10, 1.0])
+def test_uncached_tokens_that_the_host_has(case: Case, policy: str, copy_seconds: float) -> None:
+    """copy_seconds: that the scheduler believes a block to take from the host."""
+    engine, watch = small_engine(
+        case.folder,
+        400,
+        policy=policy,
+        partial_caching=True,
+        enable_prefix_caching=False,
+        host_cache_bytes=4 << 20,
+        max_num_batched_tokens=128,
+    )
+    assert engine._tiers is not None
+    mover = engine._tiers._mover
+    convince(
+        engine,
+        idle_compute(2 / 4, host_bytes_per_second=2 / copy_seconds, unit_bytes=1.0),
+        policy=policy,
+        enable_prefix_caching=False,
+        enable_partial_caching=True,
+        num_host_blocks=mover.host.num_slots,
+        num_copy_blocks=mover._pool.num_lane_blocks,
+    )
+    assert output_tokens(run(engine, case.requests)) == case.expected
+    stats = engine.stats()
+    assert watch.num_uncached == stats.num_recomputed_tokens + stats.num_loaded_tokens > 0
+    assert (stats.num_loaded_tokens > 0) == (copy_seconds < 1)
+    engine.close()
 
 
 def test_as_many_bytes_hold_nearly_twice_the_tokens_as_hidden_states(case: Case) -> None:

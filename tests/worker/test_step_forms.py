@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +18,13 @@ from fakes.form_driver import HIDDEN, KV, Choices, FormDriver, Met
 from fakes.kernel_device import KernelDevice, has_isa
 from fakes.tiny_checkpoints import FAMILIES, VOCAB_SIZE, write_checkpoint
 from schedcore.types import EngineRequest
+from worker.host_tier import HostTier
+from worker.layer_copies import make_copy_engine
 from worker.loader import load_model
 from worker.model_runner import ModelRunner
 from worker.models.decoder import DecoderModel
 from worker.models.model_config import ModelConfig, read_model_config
-from worker.unit_pool import UnitPool
+from worker.unit_pool import NUM_LANES, UnitPool
 
 MAX_SEQS, MAX_TOKENS, MAX_LEN = 5, 64, 80
 BLOCK_SIZE = 4
@@ -60,16 +64,18 @@ def make_pool(
     num_workspace_blocks: int,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    num_lane_blocks: int = 0,
 ) -> UnitPool:
     """num_blocks: of K and V, each for a request alone."""
     max_blocks = -(-MAX_LEN // BLOCK_SIZE)
     num_groups = -(-config.num_layers // layers_per_unit)
     num_workspace = -(-2 * num_workspace_blocks // layers_per_unit)
-    data = torch.zeros(
-        num_blocks * 2 * num_groups + num_workspace, layers_per_unit, BLOCK_SIZE, config.kv_size, dtype=dtype
-    )
+    num_lanes = -(-2 * NUM_LANES * num_lane_blocks // layers_per_unit)
+    num_units = num_blocks * 2 * num_groups + num_workspace + num_lanes
+    data = torch.zeros(num_units, layers_per_unit, BLOCK_SIZE, config.kv_size, dtype=dtype)
     table = torch.zeros(MAX_SEQS, num_groups, 2, max_blocks, dtype=torch.int32)
-    return UnitPool(data.to(device), table.to(device), config.num_kv_heads, config.head_dim, num_workspace)
+    data, table = data.to(device), table.to(device)
+    return UnitPool(data, table, config.num_kv_heads, config.head_dim, num_workspace, num_lanes)
 
 
 def check_forms(
@@ -80,16 +86,33 @@ def check_forms(
     num_blocks: int = 50,
     layers_per_unit: int = 2,
     num_workspace_blocks: int = MAX_LEN // BLOCK_SIZE,
+    num_lane_blocks: int = 0,
     model: DecoderModel | None = None,
     device: str = "cpu",
 ) -> Met:
-    """Asserts that the outputs are as expected. model: the case's on `device`."""
+    """Asserts that the outputs are as expected. model: the case's on `device`. With lanes there is a host."""
     model = model or case.model
-    pool = make_pool(model.config, num_blocks, layers_per_unit, num_workspace_blocks, device=device)
+    pool = make_pool(
+        model.config, num_blocks, layers_per_unit, num_workspace_blocks, device=device, num_lane_blocks=num_lane_blocks
+    )
     runner = ModelRunner(model, pool, max_num_seqs=MAX_SEQS, max_num_batched_tokens=MAX_TOKENS)
-    driver = FormDriver(runner, pool, choices, seed, MAX_TOKENS)
-    assert driver.run(case.requests) == case.expected
-    return driver.met
+    with host_of(pool, num_slots=len(case.requests) * MAX_LEN // BLOCK_SIZE) as host:
+        num_layers = model.config.num_layers
+        driver = FormDriver(runner, pool, choices, seed, MAX_TOKENS, host=host, num_layers=num_layers)
+        assert driver.run(case.requests) == case.expected
+        return driver.met
+
+
+@contextmanager
+def host_of(pool: UnitPool, num_slots: int) -> Iterator[HostTier | None]:
+    """None without lanes for what it has."""
+    if pool.num_lane_blocks == 0:
+        yield None
+        return
+    host = HostTier(pool, 2 * pool.num_groups, num_slots)
+    pool.arrivals.copy_engine = make_copy_engine(pool, host)
+    yield host
+    pool.arrivals.copy_engine.close()
 
 
 @pytest.fixture(scope="module", params=HIDDEN_FAMILIES)
@@ -133,6 +156,26 @@ def test_any_number_of_uncached_tokens(case: Case) -> None:
     assert met.uncached > 1000
 
 
+ONLY_UNCACHED = Choices((KV,), can_share=False, can_preempt=False)
+
+
+@pytest.mark.parametrize("layers_per_unit", [1, 2, 3])
+def test_uncached_tokens_of_which_any_number_of_layers_is_loaded(case: Case, layers_per_unit: int) -> None:
+    met = check_forms(case, ONLY_UNCACHED, 5, layers_per_unit=layers_per_unit, num_lane_blocks=60)
+    assert met.loaded > 200
+    assert met.loaded < met.uncached
+
+
+def test_lanes_for_some_of_the_uncached_tokens(case: Case) -> None:
+    met = check_forms(case, ONLY_UNCACHED, 9, num_lane_blocks=5)
+    assert 20 < met.loaded < met.uncached / 2
+
+
+def test_attending_in_parts_while_layers_are_loaded(case: Case) -> None:
+    """The workspace holds one request at a time."""
+    assert check_forms(case, Choices(can_preempt=False), 10, num_lane_blocks=60).loaded > 100
+
+
 def test_a_workspace_much_larger_than_a_request(case: Case) -> None:
     assert check_forms(case, Choices(), 6, num_workspace_blocks=1000).hidden > 100
 
@@ -148,6 +191,12 @@ def test_anything_in_any_order(case: Case, seed: int, num_blocks: int) -> None:
     check_forms(case, Choices(), seed, num_blocks=num_blocks)
 
 
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), num_blocks=st.integers(32, 60), num_lane_blocks=st.integers(1, 40))
+def test_anything_in_any_order_with_a_host(case: Case, seed: int, num_blocks: int, num_lane_blocks: int) -> None:
+    check_forms(case, Choices(), seed, num_blocks=num_blocks, num_lane_blocks=num_lane_blocks)
+
+
 def test_random_orders_meet_everything(case: Case) -> None:
     met = [check_forms(case, Choices(), seed, num_blocks=36) for seed in range(4)]
     for name in ("hidden", "uncached", "projected", "shared", "preempted"):
@@ -157,7 +206,7 @@ def test_random_orders_meet_everything(case: Case) -> None:
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_uncached_tokens_of_grouped_heads(grouped: Case, seed: int) -> None:
-    check_forms(grouped, Choices((KV,)), seed)
+    check_forms(grouped, Choices((KV,)), seed, num_lane_blocks=seed % 2 * 20)
 
 
 def test_families_are_those_whose_hidden_states_fit(case: Case, grouped: Case) -> None:
@@ -179,3 +228,4 @@ def test_on_a_cuda_device(case: Case) -> None:
     model = load(case.folder, device="cuda")
     for seed in range(3):
         assert check_forms(case, Choices(), seed, model=model, device="cuda").hidden > 100
+        assert check_forms(case, ONLY_UNCACHED, seed, num_lane_blocks=60, model=model, device="cuda").loaded > 100

@@ -47,6 +47,9 @@ class Attention:
         if batch.forms.stored is not None:
             ops.hidden_write(x, batch.forms.stored, pool, self._layer)
         ops.wait_for_units(pool, self._layer // pool.layers_per_unit)  # the parts' pools are views of it
+        copies = batch.forms.copies
+        if copies is not None:
+            copies.wait(self._layer)
         parts = []
         for part in batch.forms.parts:
             if part.context is not None:
@@ -54,6 +57,8 @@ class Attention:
                 self.write_projected(hidden, part.context.projected, part.pool)
             own = part.tokens
             parts.append(self._attend(q[own], k[own], v[own], part.batch, part.pool))
+        if copies is not None:
+            copies.release(self._layer)
         return torch.cat(parts)
 
     def write_projected(self, hidden: Tensor, tokens: StoredTokens, pool: UnitPool) -> None:

@@ -56,7 +56,8 @@ class DecoderModel:
 
     def _run_norm_first(self, residual: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
         x = self.layers[0].attention_norm(residual)
-        for layer, next_norm in self._layers_and_next_norms:
+        for index, (layer, next_norm) in enumerate(self._layers_and_next_norms):
+            x, residual, batch = _still_computed(index, x, residual, batch)
             mixed = layer.attention.mix(x, batch, pool)
             if layer is self.layers[-1]:
                 mixed, residual = _sampled(mixed, residual, batch)
@@ -65,13 +66,22 @@ class DecoderModel:
         return x
 
     def _run_norm_last(self, x: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
-        for layer in self.layers:
+        for index, layer in enumerate(self.layers):
+            x, _, batch = _still_computed(index, x, x, batch)
             mixed = layer.attention.mix(x, batch, pool)
             if layer is self.layers[-1]:
                 mixed, x = _sampled(mixed, x, batch)
             x = layer.attention_norm.add(layer.attention.project(mixed), x)
             x = layer.mlp_norm.add(layer.mlp(x), x)
         return self.final_norm(x)
+
+
+def _still_computed(index: int, x: Tensor, residual: Tensor, batch: StepBatch) -> tuple[Tensor, Tensor, StepBatch]:
+    """What layer `index` computes of what the layers before it did."""
+    fewer = None if batch.forms is None else batch.forms.fewer.get(index)
+    if fewer is None:
+        return x, residual, batch
+    return x.index_select(0, fewer.kept), residual.index_select(0, fewer.kept), fewer.batch
 
 
 def _sampled(mixed: Tensor, residual: Tensor, batch: StepBatch) -> tuple[Tensor, Tensor]:
