@@ -10,7 +10,8 @@ gateway's process (user and system, sockets included) over the refusals that it 
 server. The storm and the sink (`bench/storm_load.py`) run in processes of their own, on the cores of the server: what
 they take from it shows in `sink`, and what the server itself lets a storm do is `storm` over `sink`. Advisories are
 offered open loop: each connection writes its share of the rate whether or not it was answered, and what the sockets no
-longer take counts as offered. `--reconnect` makes a new connection for each instead.
+longer take counts as offered. `--reconnect` makes a new connection for each instead. `--null-step-ms` leaves out the
+engine's computing: what is left are the gateway and its event loop, on a machine that has cores to spare for them.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ from server_process import ServerProcess
 from storm_load import Storm, blow, sink
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from fakes.byte_tokenizer import write_byte_checkpoint  # noqa: E402 (a folder, no package)
+
 NUM_FIRST = 16  # gaps of a stream that do not count: others come in
 ARMS = ("calm", "sink", "storm")
 
@@ -76,8 +81,14 @@ def refusals(url: str) -> dict[str, float]:
 
 def serve(args: argparse.Namespace, keys: list[str], folder: Path) -> ServerProcess:
     flags = " ".join(f"--api-key {key}" for key in keys)
-    command = f"cd {ROOT} && exec {sys.executable} -m gateway.cli.main serve {{model}} --port {{port}} {flags}"
-    return ServerProcess("hocket", f"{command} {args.serve}", args.model, folder / "server.log")
+    model, hocket = args.model, f"{sys.executable} -m gateway.cli.main serve"
+    if args.null_step_ms:
+        model = str(write_byte_checkpoint(folder / "bytes"))
+        rate = args.streams * 1e3 / args.null_step_ms
+        paths = f"PYTHONPATH={ROOT}:{ROOT / 'bench'} NULL_ENGINE_TOKENS_PER_SECOND={rate}"
+        hocket = f"env {paths} {sys.executable} bench/null_engine.py"
+    command = f"cd {ROOT} && exec {hocket} {{model}} --port {{port}} {flags}"
+    return ServerProcess("hocket", f"{command} {args.serve}", model, folder / "server.log")
 
 
 def measure_cost(args: argparse.Namespace) -> str:
@@ -222,7 +233,9 @@ def main() -> None:
     storm.add_argument("--streams", type=int, default=16, help="of the calm tenant")
     storm.add_argument("--tokens", type=int, default=1000, help="per stream")
     storm.add_argument("--rounds", type=int, default=5, help="of all three arms")
+    storm.add_argument("--null-step-ms", type=float, help="an engine that computes nothing and takes so long per step")
     storm.add_argument("--warm-up", type=float, default=3.0, help="seconds of storm before it counts")
+    parser.set_defaults(null_step_ms=None)
     args = parser.parse_args()
     print(measure_cost(args) if args.mode == "cost" else measure_storm(args))
 

@@ -23,7 +23,7 @@ from fakes.fake_engine import INFO  # noqa: E402 (a folder, no package)
 from gateway.cli import serve  # noqa: E402
 from schedcore import wire  # noqa: E402
 from schedcore.config import EngineConfig  # noqa: E402
-from schedcore.types import EngineRequest, FinishReason, TokenDelta  # noqa: E402
+from schedcore.types import EngineRequest, FinishReason, SessionState, TokenDelta  # noqa: E402
 from worker.gateway_link import GatewayLink  # noqa: E402
 
 TOKEN = ord("a")
@@ -66,6 +66,8 @@ class NullEngine:
                 case wire.Abort(request_id):
                     self._num_left.pop(request_id, None)
                     self._deltas.pop(request_id, None)
+                case wire.Advise(advisory):
+                    self._link.send(gateway, wire.Session(SessionState(advisory.request_id, is_known=False)))
                 case wire.Shutdown() | None:
                     self._is_stopped = True
 

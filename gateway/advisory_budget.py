@@ -53,6 +53,10 @@ class AdvisoryBudget:
         self._bytes.take(num_bytes)
         return None
 
+    def is_exceeded(self, now: float) -> bool:
+        """Refusals wait to be told."""
+        return self._refused_until > now
+
     def charge(self, num_bytes: int) -> None:
         """For a body that was longer than its head said."""
         self._bytes.take(num_bytes)

@@ -18,6 +18,7 @@ from gateway.middleware import CLIENT_GONE
 from gateway.protocol.errors import ApiError, TooManyAdvisoriesError
 from gateway.services import SERVICES
 from gateway.tenants import Tenants
+from gateway.turnstile import Turnstile
 
 ADVISORIES = "/v1/advisories"
 SESSIONS = "/v1/sessions/"
@@ -25,7 +26,7 @@ UNKNOWN_LENGTH = 2**16  # charged for a body whose head does not say; what it wa
 
 
 def advisory_gate(config: GatewayConfig, budgets: AdvisoryBudgets) -> Middleware:
-    tenants = Tenants(config.api_keys)
+    tenants, turnstile = Tenants(config.api_keys), Turnstile()
     bodies = {reason: _error(reason, config).body() for reason in RefusalReason}
 
     @web.middleware
@@ -39,15 +40,18 @@ def advisory_gate(config: GatewayConfig, budgets: AdvisoryBudgets) -> Middleware
         services = request.app[SERVICES]
         length = request.content_length
         num_bytes = length if length is not None else UNKNOWN_LENGTH if request.body_exists else 0
-        refusal = budgets.of(tenant).take(num_bytes, services.clock())
+        budget, now = budgets.of(tenant), services.clock()
+        refusal = budget.take(num_bytes, now)
         if refusal is None:
+            if budget.is_exceeded(now):
+                await turnstile.turn()
             return await handler(request)
-        return await _refuse(request, refusal, bodies[refusal.reason])
+        return await _refuse(request, refusal, bodies[refusal.reason], turnstile)
 
     return gate
 
 
-async def _refuse(request: web.Request, refusal: AdvisoryRefusal, body: bytes) -> web.Response:
+async def _refuse(request: web.Request, refusal: AdvisoryRefusal, body: bytes, turnstile: Turnstile) -> web.Response:
     refused = request.app[SERVICES].advisory_metrics.num_refused
     if refusal.delay_seconds is None:
         refused["dropped"] += 1
@@ -57,6 +61,7 @@ async def _refuse(request: web.Request, refusal: AdvisoryRefusal, body: bytes) -
     refused[refusal.reason] += 1
     if refusal.delay_seconds:
         await asyncio.sleep(refusal.delay_seconds)
+        await turnstile.turn()
     return web.Response(
         status=429, body=body, content_type="application/json", headers={"Retry-After": str(refusal.whole_seconds)}
     )

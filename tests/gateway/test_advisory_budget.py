@@ -52,6 +52,17 @@ def test_refusals_that_wait_are_told_in_groups() -> None:
     assert min(later - earlier for earlier, later in pairwise(moments)) > 0.99 * REFUSAL_INTERVAL_SECONDS
 
 
+def test_a_budget_is_exceeded_as_long_as_refusals_wait() -> None:
+    budget = AdvisoryBudget(per_second=1.0, bytes_per_second=1e9)
+    answers = [budget.take(0, now=10.0) for _ in range(2 + int(REFUSALS_PER_SECOND))]
+    assert not any(answer.delay_seconds for answer in answers if answer)
+    assert not budget.is_exceeded(now=10.0)
+    delay = refused(budget.take(0, now=10.0)).delay_seconds
+    assert delay
+    assert budget.is_exceeded(now=10.0)
+    assert not budget.is_exceeded(now=10.0 + delay)
+
+
 def test_a_few_refusals_are_told_at_once() -> None:
     budget = AdvisoryBudget(per_second=1.0, bytes_per_second=1e9)
     answers = [budget.take(0, now=10.0) for _ in range(20)]

@@ -12,6 +12,7 @@ from aiohttp import ClientError
 from fakes.fake_engine import FakeEngine
 from fakes.manual_clock import ManualClock
 from gateway.services import SERVICES
+from gateway.turnstile import Turnstile
 
 STORM, CALM = {"Authorization": "Bearer storm"}, {"Authorization": "Bearer calm"}
 KEYS = ("storm", "calm")
@@ -108,3 +109,32 @@ async def test_who_does_not_heed_refusals_waits_for_them_and_others_do_not(
     text = await (await client.get("/metrics")).text()
     assert f'hocket_advisories_refused_total{{reason="dropped"}} {dropped}.0' in text
     assert (await client.post("/v1/advisories", json={"session_id": "s"}, headers=CALM)).status == 200
+
+
+async def test_only_a_tenant_whose_refusals_wait_goes_through_the_turnstile(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[str] = []
+
+    async def turn(self: Turnstile) -> None:
+        turns.append("turn")
+
+    async def sleep(seconds: float) -> None:
+        pass
+
+    monkeypatch.setattr(Turnstile, "turn", turn)
+    monkeypatch.setattr("gateway.advisory_gate.asyncio.sleep", sleep)
+    client = await serve(FakeEngine(), api_keys=KEYS, max_advisories_per_second=1.0)
+    stop_time(client)
+    clock = client.app[SERVICES].clock
+    while not turns:
+        await client.post("/v1/advisories", json={"session_id": "s"}, headers=STORM)
+    assert (await client.post("/v1/advisories", json={"session_id": "s"}, headers=CALM)).status == 200
+    assert turns == ["turn"]
+    while (await client.post("/v1/advisories", json={"session_id": "s"}, headers=STORM)).status == 429:
+        clock.advance(0.01)
+    assert turns[-1] == "turn"
+    clock.advance(10.0)
+    num_turns = len(turns)
+    assert (await client.post("/v1/advisories", json={"session_id": "s"}, headers=STORM)).status == 200
+    assert len(turns) == num_turns
