@@ -11,7 +11,7 @@ server. The storm and the sink (`bench/storm_load.py`) run in processes of their
 they take from it shows in `sink`, and what the server itself lets a storm do is `storm` over `sink`. Advisories are
 offered open loop: each connection writes its share of the rate whether or not it was answered, and what the sockets no
 longer take counts as offered. `--reconnect` makes a new connection for each instead. `--null-step-ms` leaves out the
-engine's computing: what is left are the gateway and its event loop, on a machine that has cores to spare for them.
+engine's computing, and gives server and clients cores of their own: what is left is what the gateway itself does.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from fakes.byte_tokenizer import write_byte_checkpoint  # noqa: E402 (a folder, no package)
+from schedcore.time_slice import shorten_time_slice  # noqa: E402
 
 NUM_FIRST = 16  # gaps of a stream that do not count: others come in
 ARMS = ("calm", "sink", "storm")
@@ -177,11 +178,21 @@ def measure_round(
     return Round(found, share, client / (use.wall + args.warm_up), use.noise_ratio, num_offered, num_answers)
 
 
+def part_cores(server: ServerProcess) -> None:
+    """The first core for the server, the others for its clients, as if those were machines of their own."""
+    first, *others = psutil.Process().cpu_affinity()
+    for process in server.processes():
+        process.cpu_affinity([first])
+    psutil.Process().cpu_affinity(others or [first])
+
+
 def measure_storm(args: argparse.Namespace) -> str:
     rounds: dict[str, list[Round]] = {arm: [] for arm in ARMS}
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, serve(args, ["storm", "calm"], Path(folder)) as server:
         gateway = gateway_process(urlsplit(server.base_url).port or 0)
+        if args.null_step_ms:
+            part_cores(server)
         uvloop.run(gaps(server.base_url, "calm", args.streams, 64))
         for i in range(args.rounds):
             for arm in ARMS if i % 2 == 0 else reversed(ARMS):
@@ -237,6 +248,7 @@ def main() -> None:
     storm.add_argument("--warm-up", type=float, default=3.0, help="seconds of storm before it counts")
     parser.set_defaults(null_step_ms=None)
     args = parser.parse_args()
+    shorten_time_slice()  # or the streams' times would be those at which the server has nothing else to do
     print(measure_cost(args) if args.mode == "cost" else measure_storm(args))
 
 
