@@ -12,7 +12,6 @@ from gateway.token_bucket import TokenBucket
 BURST_SECONDS = 2.0  # of unused rate that may be spent at once
 BYTES_BURST_SECONDS = 8.0
 REFUSALS_PER_SECOND = 50.0  # that a tenant gets answered; more have to wait for their answer
-REFUSAL_INTERVAL_SECONDS = 0.1  # at which those that wait are told together: to wake costs more than to answer
 MAX_REFUSAL_SECONDS = 5.0  # that a refusal waits; beyond it the connection is dropped
 
 
@@ -40,8 +39,7 @@ class AdvisoryBudget:
     def __init__(self, per_second: float, bytes_per_second: float) -> None:
         self._advisories = TokenBucket(per_second, max(1.0, per_second * BURST_SECONDS))
         self._bytes = TokenBucket(bytes_per_second, bytes_per_second * BYTES_BURST_SECONDS)
-        self._refused_until = 0.0  # when the last refusal that is under way is due
-        self._group_at = 0.0  # when those that are due until then are told
+        self._refused_until = 0.0  # when the last refusal that is under way will be told
 
     def take(self, num_bytes: int, now: float) -> AdvisoryRefusal | None:
         """None: admitted, and paid for."""
@@ -63,19 +61,11 @@ class AdvisoryBudget:
 
     def _refuse(self, reason: RefusalReason, retry_after: float, now: float) -> AdvisoryRefusal:
         told_at = max(self._refused_until, now - 1.0) + 1.0 / REFUSALS_PER_SECOND  # a second's worth goes out at once
-        delay = self._delay(told_at, now)
+        delay = max(0.0, told_at - now)
         if delay > MAX_REFUSAL_SECONDS:
             return AdvisoryRefusal(reason, retry_after, None)
         self._refused_until = told_at
         return AdvisoryRefusal(reason, retry_after, delay)
-
-    def _delay(self, told_at: float, now: float) -> float:
-        """Those that wait are told in groups, so that the process wakes once for all of a group."""
-        if told_at <= now:
-            return 0.0
-        if told_at > self._group_at:
-            self._group_at = told_at + REFUSAL_INTERVAL_SECONDS
-        return self._group_at - now
 
 
 class AdvisoryBudgets:

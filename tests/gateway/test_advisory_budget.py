@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise
-
 import pytest
 
 from gateway.advisory_budget import (
     BURST_SECONDS,
     MAX_REFUSAL_SECONDS,
-    REFUSAL_INTERVAL_SECONDS,
     REFUSALS_PER_SECOND,
     AdvisoryBudget,
     AdvisoryBudgets,
@@ -39,17 +35,6 @@ def test_refusals_are_told_ever_later_and_then_not_at_all() -> None:
     for start in range(8):
         assert sum(start <= moment < start + 1 for moment in told) <= 2 * REFUSALS_PER_SECOND + 1
     assert any(a is not None and a.delay_seconds is None for a in answers)
-
-
-def test_refusals_that_wait_are_told_in_groups() -> None:
-    budget = AdvisoryBudget(per_second=0.001, bytes_per_second=1e9)
-    answers = [(i / 10_000, budget.take(0, now=i / 10_000)) for i in range(1000)]
-    told = Counter(round(at + a.delay_seconds, 9) for at, a in answers if a and a.delay_seconds)
-    group_size = REFUSALS_PER_SECOND * REFUSAL_INTERVAL_SECONDS
-    assert len(told) > 20
-    assert set(list(told.values())[:-1]) <= {group_size, group_size + 1}
-    moments = sorted(told)
-    assert min(later - earlier for earlier, later in pairwise(moments)) > 0.99 * REFUSAL_INTERVAL_SECONDS
 
 
 def test_a_budget_is_exceeded_as_long_as_refusals_wait() -> None:
