@@ -35,8 +35,9 @@ test-kills: $(VENV)/.dev ## a batch of 2,000 rows, its server killed at ten mome
 
 test-gpu: $(VENV)/.dev ## what needs a CUDA device; the kernels once more under compute-sanitizer, where there is one
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)
-	@if command -v compute-sanitizer >/dev/null; then \
-	  compute-sanitizer --error-exitcode 1 $(BIN)/python -m pytest -q -m gpu tests/kernels; fi
+	@if command -v compute-sanitizer >/dev/null; then for tool in memcheck racecheck synccheck; do \
+	  compute-sanitizer --tool $$tool --error-exitcode 1 $(BIN)/python -m pytest -q -m gpu --timeout 3600 tests/kernels || exit 1; \
+	done; else echo "no compute-sanitizer here: kernels were not run under it"; fi
 
 check: $(VENV)/.dev ## formatting, lint, types, layering and house rules; warnings are errors
 	$(BIN)/ruff format --check $(PY_DIRS)
@@ -61,8 +62,9 @@ bench: $(VENV)/.dev ## tokens per second, TTFT, ITL, the core's time per step, e
 	$(BIN)/python bench/estimator.py --short
 	$(BIN)/python bench/serve.py $(ARGS)
 
-bench-gpu: $(VENV)/.dev ## kernels on a CUDA device
+bench-gpu: $(VENV)/.dev ## on a CUDA device: kernels against their limits and the library's, whole steps of two models
 	$(BIN)/python bench/kernels.py --device cuda
+	$(BIN)/python bench/gpu_steps.py --device cuda
 
 clean: ## remove everything that was built
 	rm -rf build $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

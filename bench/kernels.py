@@ -5,7 +5,8 @@
 Times are the best of many runs, warm. `limit` is the larger share of the two that the machine allows: bytes moved over
 the measured read bandwidth (of the caches where the data fits them, of memory otherwise), operations over the measured
 arithmetic peak of what is multiplied. On CPU activations are float32; dtype is the weights' and the pool's. torch:
-float32 on CPU, but `linear` all in dtype.
+float32 on CPU, but `linear` all in dtype. On CUDA `linear` is the library's, and `draw_tokens` includes the way of the
+tokens to the host.
 
 `linear` has the shapes of the models of random_model.py, and reads a new weight each time, of as many as the model has,
 so that they come from where they come in a step: 15m from the last cache, the others from memory. Its read limit is
@@ -19,10 +20,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from kernel_limits import LLAMA, QWEN, Model
 from paged_batch import make_paged_batch
 from random_model import SHAPES, LlamaShape
 from table import render
@@ -44,6 +47,9 @@ GPU_HIDDEN = {**HIDDEN, "llama-2-7b": (4096, 32, 128)}
 # sequences, query tokens of each, tokens before them
 ATTENTION_BATCHES = [(1, 1, 256), (8, 1, 256), (64, 1, 256), (1, 1, 4000), (1, 128, 0), (1, 512, 0), (1, 512, 1024)]
 LINEAR_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+GPU_MODELS = (QWEN, LLAMA)
+SMOKE_HEADS, SMOKE_HIDDEN = {"tiny": (4, 2, 32)}, {"tiny": (64, 2, 32)}
+SMOKE_SHAPES = {"tiny": LlamaShape(64, 2, 2, 2, 96, 256)}
 
 Run = Callable[[], object]
 
@@ -84,12 +90,21 @@ class Limits:
 
 
 class Bench:
-    def __init__(self, device: str, dtype: torch.dtype, seconds: float) -> None:
+    def __init__(self, device: str, dtype: torch.dtype, seconds: float, *, is_smoke: bool = False) -> None:
+        """is_smoke: small shapes, few runs, to see that all of it works."""
         self.device = device
         self.dtype = dtype
         self.activation_dtype = torch.float32 if device == "cpu" else dtype
-        self.seconds = seconds
+        self.seconds, self.is_smoke = 0.0 if is_smoke else seconds, is_smoke
         self.heads, self.hidden_heads = (HEADS, HIDDEN) if device == "cpu" else (GPU_HEADS, GPU_HIDDEN)
+        self.rows_and_sizes = [(1, 256), (1, 896), (64, 768), (512, 896)]
+        self.rows_and_widths = [(1, 2048), (8, 2048), (64, 2048), (64, 4864), (512, 4864)]
+        if device == "cuda":
+            self.rows_and_sizes = [(rows, model.hidden) for model in GPU_MODELS for rows in (1, 64, 2048)]
+            self.rows_and_widths = [(rows, model.inner) for model in GPU_MODELS for rows in (1, 64, 2048)]
+        if is_smoke:
+            self.heads, self.hidden_heads = SMOKE_HEADS, SMOKE_HIDDEN
+            self.rows_and_sizes = self.rows_and_widths = [(3, 64)]
 
     def randn(self, *shape: int) -> torch.Tensor:
         return torch.randn(*shape, dtype=self.activation_dtype, device=self.device)
@@ -98,23 +113,24 @@ class Bench:
         """Seconds of the fastest run, where several take turns of all; on CUDA the mean of runs back to back."""
         runs = run if isinstance(run, Sequence) else [run]
         if self.device == "cuda":
-            return self._time_queued(runs[0])
+            return self._time_queued(runs, 3 if self.is_smoke else 100)
         for run_one in runs:
             run_one()
         best, end = float("inf"), time.perf_counter() + self.seconds
-        while time.perf_counter() < end:
+        while best == float("inf") or time.perf_counter() < end:
             for run_one in runs:
                 start = time.perf_counter()
                 run_one()
                 best = min(best, time.perf_counter() - start)
         return best
 
-    def _time_queued(self, run: Run, num_runs: int = 100) -> float:
-        run()
+    def _time_queued(self, runs: Sequence[Run], num_runs: int) -> float:
+        for run in runs:
+            run()
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        for _ in range(num_runs):
-            run()
+        for i in range(num_runs):
+            runs[i % len(runs)]()
         end.record()
         end.synchronize()
         return start.elapsed_time(end) / 1000 / num_runs
@@ -130,13 +146,14 @@ class Bench:
 
     def arithmetic_limit(self, dtype: torch.dtype) -> float:
         if self.device == "cuda":
-            a = torch.randn(8192, 8192, dtype=dtype, device="cuda")
-            return 2 * 8192**3 / self.time(lambda: a @ a)
+            size = 256 if self.is_smoke else 8192
+            a = torch.randn(size, size, dtype=dtype, device="cuda")
+            return 2 * size**3 / self.time(lambda: a @ a)
         rounds, code = 20_000, {torch.float32: 0, torch.bfloat16: 1}[dtype]
         return _kernels.arithmetic_limit(rounds, code) / self.time(lambda: _kernels.arithmetic_limit(rounds, code))
 
     def rms_norm(self) -> Iterator[Case]:
-        for tokens, hidden in ((1, 256), (1, 896), (64, 768), (512, 896)):
+        for tokens, hidden in self.rows_and_sizes:
             x, residual, weight = self.randn(tokens, hidden), self.randn(tokens, hidden), self.randn(hidden)
             size = tokens * hidden * x.element_size()
             yield Case(
@@ -152,7 +169,7 @@ class Bench:
             )  # fmt: skip
 
     def silu_mul(self) -> Iterator[Case]:
-        for tokens, width in ((1, 2048), (8, 2048), (64, 2048), (64, 4864), (512, 4864)):
+        for tokens, width in self.rows_and_widths:
             gate_up = self.randn(tokens, 2 * width)
             size = tokens * width * gate_up.element_size()
             yield Case(
@@ -163,7 +180,7 @@ class Bench:
 
     def rope_kv_write(self) -> Iterator[Case]:
         for model, (heads, kv_heads, head_dim) in self.heads.items():
-            for num_seqs, num_queries in ((1, 1), (64, 1), (1, 512)):
+            for num_seqs, num_queries in self.few((1, 1), (64, 1), (1, 512)):
                 batch, pool = self.paged(num_seqs, num_queries, num_queries + 256, kv_heads, head_dim)
                 tokens = num_seqs * num_queries
                 qkv = self.randn(tokens, heads + 2 * kv_heads, head_dim)
@@ -181,9 +198,9 @@ class Bench:
 
     def paged_attention(self) -> Iterator[Case]:
         for model, (heads, kv_heads, head_dim) in self.heads.items():
-            for num_seqs, num_queries, past in (
-                (1, 1, 256), (8, 1, 256), (64, 1, 256), (1, 1, 4000), (64, 1, 1000),
-                (1, 128, 0), (1, 512, 0), (1, 512, 1024),
+            for num_seqs, num_queries, past in self.few(
+                (1, 1, 256), (1, 128, 0), (8, 1, 256), (64, 1, 256), (1, 1, 4000), (64, 1, 1000),
+                (1, 512, 0), (1, 512, 1024), *(((1, 2048, 0), (256, 1, 1023)) if self.device == "cuda" else ()),
             ):  # fmt: skip
                 batch, pool = self.paged(num_seqs, num_queries, num_queries + past, kv_heads, head_dim)
                 q = self.randn(num_seqs * num_queries, heads, head_dim)
@@ -194,6 +211,7 @@ class Bench:
                     lambda q=q, batch=batch, pool=pool: ops.paged_attention(q, batch, pool, 0, 0.1),
                     cache + 2 * q.numel() * q.element_size(), 4 * pairs * heads * head_dim,
                     self.torch_attention(q, num_seqs, num_queries + past, kv_heads),
+                    self.activation_dtype,
                 )  # fmt: skip
 
     def recompute_decode(self) -> Iterator[Case]:
@@ -201,11 +219,12 @@ class Bench:
 
         `torch` is paged_attention on the same batch, one part after the other.
         """
-        if self.device == "cpu" or self.dtype is torch.float32:
+        if not self.is_smoke and (self.device == "cpu" or self.dtype is torch.float32):
             return
-        side_stream = torch.cuda.Stream().cuda_stream
+        side_stream = torch.cuda.Stream().cuda_stream if self.device == "cuda" else 0
         for model, (heads, kv_heads, head_dim) in self.heads.items():
-            for num_decodes, past, num_recomputed, recomputed in ((64, 1024, 8, 128), (64, 1024, 64, 128)):
+            sizes = ((64, 1024, 8, 128), (64, 1024, 64, 128))
+            for num_decodes, past, num_recomputed, recomputed in ((3, 40, 2, 20),) if self.is_smoke else sizes:
                 sequences = [(1, past)] * num_decodes + [(recomputed, recomputed)] * num_recomputed
                 batch, pool = make_paged_batch(sequences, kv_heads, head_dim, self.dtype, self.device)
                 q = self.randn(len(batch.positions), heads, head_dim)
@@ -228,7 +247,7 @@ class Bench:
     def hidden(self) -> Iterator[Case]:
         """hidden_write of a step's tokens, hidden_gather and project_rope_write of those that it reads."""
         for model, (hidden, kv_heads, head_dim) in self.hidden_heads.items():
-            for num_seqs, seq_len in ((1, 256), (4 if self.device == "cpu" else 64, 256)):
+            for num_seqs, seq_len in self.few((1, 256), (4 if self.device == "cpu" else 64, 256)):
                 batch, pool = self.paged(num_seqs, seq_len, seq_len, kv_heads, head_dim)
                 tokens = StoredTokens(batch.token_row, batch.positions)
                 count = num_seqs * seq_len
@@ -253,8 +272,8 @@ class Bench:
 
     def unit_copy(self) -> Iterator[Case]:
         for model, (_, kv_heads, head_dim) in self.hidden_heads.items():
-            _, pool = self.paged(64, 1, 256, kv_heads, head_dim)
-            for count in (16, 256):
+            _, pool = self.paged(8 if self.is_smoke else 64, 1, 256, kv_heads, head_dim)
+            for count in self.few(16, 256):
                 units = torch.randperm(len(pool.data))[:count].to(torch.int32).to(self.device)
                 staged = torch.empty_like(pool.data[:count])
                 longs = units.long()
@@ -265,7 +284,7 @@ class Bench:
                 )  # fmt: skip
 
     def draw_tokens(self) -> Iterator[Case]:
-        for rows, vocab_size in ((1, 32_000), (64, 32_000), (64, 151_936)):
+        for rows, vocab_size in [(3, 256)] if self.is_smoke else ((1, 32_000), (64, 32_000), (64, 151_936)):
             logits = torch.randn(rows, vocab_size, device=self.device) * 3
             for name, top_k, top_p in (("plain", 0, 1.0), ("top-k 50", 50, 1.0), ("top-k 50, top-p 0.9", 50, 0.9)):
                 floats, ints = np.ones(rows, dtype=np.float32), np.zeros(rows, dtype=np.int64)
@@ -281,7 +300,12 @@ class Bench:
                 )  # fmt: skip
 
     def linear(self) -> Iterator[Case]:
-        for model, shape in SHAPES.items():
+        if self.device == "cuda" and not self.is_smoke:
+            for gpu_model in GPU_MODELS:
+                for name, in_features, out_features in gpu_linear_shapes(gpu_model):
+                    yield from self.linear_rows(f"{gpu_model.name} {name}", in_features, out_features, MAX_MODEL_BYTES)
+            return
+        for model, shape in (SMOKE_SHAPES if self.is_smoke else SHAPES).items():
             model_bytes = min(shape.num_parameters() * self.dtype.itemsize, MAX_MODEL_BYTES)
             for name, in_features, out_features in linear_shapes(shape):
                 yield from self.linear_rows(f"{model} {name}", in_features, out_features, model_bytes)
@@ -294,7 +318,7 @@ class Bench:
         packed = [ops.pack_linear(weight, is_gated=is_gated, memory=memory) for _ in copies]
         plain = [weight.clone() for _ in copies]
         is_bfloat16 = self.device == "cuda" or (_kernels.isa() == "avx512_bf16" and self.dtype is torch.bfloat16)
-        for rows in LINEAR_ROWS:
+        for rows in self.few(*LINEAR_ROWS):
             x = self.randn(rows, in_features)
             plain_x = x.to(self.dtype)
             yield Case(
@@ -313,13 +337,19 @@ class Bench:
         return make_paged_batch([(num_queries, seq_len)] * num_seqs, kv_heads, head_dim, self.dtype, self.device)
 
     def torch_attention(self, q: torch.Tensor, num_seqs: int, seq_len: int, kv_heads: int) -> Callable[[], object]:
-        """On dense tensors that somebody else has gathered."""
+        """On dense tensors that somebody else has gathered; without a mask where the library needs none."""
         heads, head_dim = q.shape[1:]
         query = q.view(num_seqs, -1, heads, head_dim).transpose(1, 2)
         k, v = self.randn(2, num_seqs, kv_heads, seq_len, head_dim)
-        past = seq_len - query.shape[2]
-        mask = torch.ones(query.shape[2], seq_len, dtype=torch.bool, device=self.device).tril(past)
-        return lambda: F.scaled_dot_product_attention(query, k, v, attn_mask=mask, enable_gqa=True)
+        num_queries, past = query.shape[2], seq_len - query.shape[2]
+        is_causal = past == 0 and num_queries > 1
+        mask = None
+        if num_queries > 1 and not is_causal:
+            mask = torch.ones(num_queries, seq_len, dtype=torch.bool, device=self.device).tril(past)
+        return lambda: F.scaled_dot_product_attention(query, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=True)
+
+    def few(self, *sizes: Any) -> Sequence[Any]:
+        return sizes[:2] if self.is_smoke else sizes
 
 
 def linear_shapes(shape: LlamaShape) -> Iterator[tuple[str, int, int]]:
@@ -330,6 +360,16 @@ def linear_shapes(shape: LlamaShape) -> Iterator[tuple[str, int, int]]:
     yield "gate_up", hidden, 2 * inner
     yield "down", inner, hidden
     yield "lm_head", hidden, shape.vocab_size
+
+
+def gpu_linear_shapes(model: Model) -> Iterator[tuple[str, int, int]]:
+    """The same of models whose heads together are not as wide as the hidden size."""
+    query_size = model.heads * model.head_dim
+    yield "qkv", model.hidden, query_size + 2 * model.kv_size
+    yield "o", query_size, model.hidden
+    yield "gate_up", model.hidden, 2 * model.inner
+    yield "down", model.inner, model.hidden
+    yield "lm_head", model.hidden, model.vocab
 
 
 OPS = (
@@ -371,22 +411,26 @@ def row(case: Case, bench: Bench, limits: Limits) -> list[str]:
     ]
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--ops", nargs="*", choices=OPS, default=OPS)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16")
     parser.add_argument("--seconds", type=float, default=0.1, help="how long each case is repeated (CPU)")
-    args = parser.parse_args()
-    ops.set_num_threads(args.threads)
-    torch.set_num_threads(args.threads)  # for the library's times
-    if args.device == "cpu" and args.threads > 1:
-        spread_threads()
-    bench = Bench(args.device, getattr(torch, args.dtype), args.seconds)
+    parser.add_argument("--smoke", action="store_true", help="tiny shapes, so that all of this is known to run")
+    args = parser.parse_args(argv)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("there is no CUDA device; --device cpu --smoke shows that the code runs")
+    if not args.smoke:
+        ops.set_num_threads(args.threads)
+        torch.set_num_threads(args.threads)  # for the library's times
+        if args.device == "cpu" and args.threads > 1:
+            spread_threads()
+    bench = Bench(args.device, getattr(torch, args.dtype), args.seconds, is_smoke=args.smoke)
     limits = Limits(bench)
     print(f"{ops.backend(torch.device(args.device))}, {args.threads} threads, {args.dtype}")
-    cache, memory = limits.read(CACHE_BYTES) / 1e9, limits.read(MEMORY_BYTES) / 1e9
+    cache, memory = (limits.read(size) / 1e9 for size in (CACHE_BYTES, MEMORY_BYTES))
     float32, bfloat16 = limits.arithmetic(torch.float32) / 1e9, limits.arithmetic(torch.bfloat16) / 1e9
     print(
         f"limits: read {cache:.0f} GB/s from cache, {memory:.0f} GB/s from memory; {float32:.0f} GFLOP/s in float32, "

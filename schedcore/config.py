@@ -48,6 +48,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     disk_cache_dir: str | None = None  # disk tier: a folder of this engine's own; needs host_cache_bytes; None: none
     disk_cache_bytes: int = 16 << 30  # that the disk tier may take
     num_threads: int | None = None  # CPU kernels; None: all cores
+    enforce_eager: bool = False  # on CUDA: no graphs of decode steps; a faster start, slower decodes
+    max_cudagraph_capture_size: int = 256  # requests of the largest decode step that has a graph; more: more memory
     latency_profile: str | None = None  # file that hocket calibrate wrote: how long a step takes; None: unknown
 
     def __post_init__(self) -> None:
@@ -59,6 +61,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _require(1 <= self.block_size <= 256, "block_size must be between 1 and 256")
         for name in ("layers_per_unit", "max_num_seqs", "max_num_batched_tokens", "max_num_waiting"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        _require(
+            self.max_cudagraph_capture_size >= 1,
+            "max_cudagraph_capture_size must be at least 1; enforce_eager does without graphs",
+        )
         _require(self.max_wait_ms >= 0, "max_wait_ms must not be negative")
         _require(self.max_offline_step_ms > 0, "max_offline_step_ms must be above 0")
         _require(self.host_cache_bytes >= 0, "host_cache_bytes must not be negative")

@@ -166,6 +166,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     max_num_batched_tokens: int
     policy: str
     startup_seconds: float
+    cudagraph_sizes: list[int] = []  # requests of decode steps that were recorded; smaller steps are padded to one
 
 
 class EngineStats(msgspec.Struct, frozen=True):

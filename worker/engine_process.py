@@ -162,6 +162,7 @@ def _describe(config: EngineConfig, loaded: LoadedRunner, started: float) -> Eng
         max_num_batched_tokens=config.max_num_batched_tokens,
         policy=config.policy,
         startup_seconds=time.monotonic() - started,
+        cudagraph_sizes=loaded.graph_sizes,
     )
 
 

@@ -6,7 +6,6 @@ sequences that need no workspace, then come those that share it in turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,9 @@ from torch import Tensor
 
 from schedcore._core import BatchPlan
 from worker.layer_copies import LayerCopies, lane_units, num_loaded_blocks
+from worker.staging import Parcel, Staging
 from worker.step_forms import AttentionPart, Fewer, HiddenContext, StepForms
+from worker.step_inputs import send_with_changes
 from worker.unit_pool import NUM_VECTOR_KINDS, StepBatch, StoredTokens, UnitPool
 
 Int32Array = npt.NDArray[np.int32]
@@ -33,11 +34,12 @@ def has_forms(plan: BatchPlan) -> bool:
 
 
 class FormInputs:
-    """The counterpart of StepInputs. REQUIRES of load(): the plan's block table changes have been applied."""
+    """The counterpart of StepInputs."""
 
     def __init__(self, pool: UnitPool, num_layers: int) -> None:
         """num_layers: of the model."""
         self._pool, self._num_layers = pool, num_layers
+        self._staging = Staging(pool.data.device)
         layers = torch.arange(num_layers, device=pool.data.device)
         self._group_of_layer = layers // pool.layers_per_unit
         self._slot_of_layer = (layers % pool.layers_per_unit).to(torch.int32)
@@ -46,118 +48,77 @@ class FormInputs:
         self._workspace_begin = num_pool_units * pool.layers_per_unit
         self._num_workspace_blocks = pool.num_workspace_units * pool.layers_per_unit // NUM_VECTOR_KINDS
 
-    def load(self, plan: BatchPlan, sample_tokens: Int32Array) -> StepBatch:
-        """sample_tokens: ascending indices of the plan's tokens whose logits are needed."""
+    def load(self, plan: BatchPlan, sample_tokens: Int32Array, *others: Parcel) -> StepBatch:
+        """sample_tokens: ascending indices of the plan's tokens whose logits are needed. others: go along."""
         copies = LayerCopies(plan, self._pool, self._num_layers) if len(plan.copy_slots) > 0 else None
         requests = _Requests.of(plan, self._pool, self._num_workspace_blocks, self._num_layers)
-        pools = {int(part): self._part_pool(int(part), requests) for part in np.unique(requests.part)}
-        tokens = _Tokens.of(plan, requests, 0)
-        batch = self._batch(plan, requests, tokens, sample_tokens, pools, copies)
-        assert batch.forms is not None
-        for layer in np.unique(requests.num_layers[(requests.num_layers > 0) & requests.is_loaded]):
-            left = _Tokens.of(plan, requests, int(layer))
-            kept = np.flatnonzero(~tokens.is_recomputed | (requests.num_layers[tokens.request] > layer))
-            fewer = self._batch(plan, requests, left, sample_tokens, pools, copies)
-            batch.forms.fewer[int(layer)] = Fewer(_to_device(self._pool.data.device, [kept])[0].long(), fewer)
-            tokens = left
-        for fewer_from_here in batch.forms.fewer.values():
-            assert fewer_from_here.batch.forms is not None
-            fewer_from_here.batch.forms.fewer.update(batch.forms.fewer)
-        return batch
+        tables = {
+            part: _Tables.of(part, requests, self._pool, self._num_layers)
+            for part in np.unique(requests.part).tolist()
+            if part > 0
+        }
+        arrays = _batches(plan, requests, sample_tokens)
+        parcels = [parcel for of_part in tables.values() for parcel in of_part.parcels]
+        parcels += [parcel for of_layer in arrays.values() for parcel in of_layer.parcels]
+        send_with_changes(self._staging, plan, self._pool, *parcels, *others)
+
+        pools = {part: self._part_pool(of_part) for part, of_part in tables.items()}
+        fewer: dict[int, Fewer] = {}  # the batches' own
+        batches = {layer: self._batch(of_layer, pools, fewer, copies) for layer, of_layer in arrays.items()}
+        for layer, of_layer in arrays.items():
+            if of_layer.kept is not None:
+                fewer[layer] = Fewer(of_layer.kept.tensors[0], batches[layer])
+        return batches[0]
 
     def _batch(
         self,
-        plan: BatchPlan,
-        requests: _Requests,
-        tokens: _Tokens,
-        sample_tokens: Int32Array,
+        arrays: _Batch,
         pools: dict[int, tuple[UnitPool, HiddenContext | None]],
+        fewer: dict[int, Fewer],
         copies: LayerCopies | None,
     ) -> StepBatch:
-        stored = np.flatnonzero(
-            requests.is_hidden[tokens.request] & (tokens.position >= requests.num_missing[tokens.request])
+        ids, positions, token_row, query_start, seq_lens, rows, source, stored_row, stored_position = (
+            arrays.step.tensors
         )
-        ids, positions, token_row, samples, query_start, seq_lens, seq_rows, stored_tokens = _to_device(
-            self._pool.data.device,
-            [
-                tokens.token_id,
-                tokens.position,
-                requests.row[tokens.request],
-                tokens.places_of(plan, sample_tokens),
-                tokens.query_start,
-                tokens.last,
-                requests.row[tokens.request_of_seq],
-                stored,
-            ],
-        )
-        stored_here = StoredTokens(token_row[stored_tokens], positions[stored_tokens], stored_tokens)
+        stored = StoredTokens(stored_row, stored_position, source) if len(source) > 0 else None
+        parts = [
+            self._attention_part(part, ids, positions, *pools.get(number, (self._pool, None)))
+            for number, part in arrays.parts.items()
+        ]
         return StepBatch(
             token_ids=ids,
             positions=positions,
             token_row=token_row,
             query_start=query_start,
             seq_lens=seq_lens,
-            rows=seq_rows,
-            sample_tokens=samples.long(),
-            max_query_len=tokens.longest(slice(None)),
-            max_seq_len=int(tokens.last.max()),
-            forms=StepForms(
-                [self._part(part, requests, tokens, ids, positions, *pools[part]) for part in pools],
-                stored_here if len(stored) > 0 else None,
-                copies=copies,
-            ),
+            rows=rows,
+            sample_tokens=arrays.samples.tensors[0],
+            max_query_len=arrays.max_query_len,
+            max_seq_len=arrays.max_seq_len,
+            forms=StepForms(parts, stored, fewer, copies),
         )
 
-    def _part(
-        self,
-        part: int,
-        requests: _Requests,
-        tokens: _Tokens,
-        token_ids: Tensor,
-        positions: Tensor,
-        pool: UnitPool,
-        context: HiddenContext | None,
+    def _attention_part(
+        self, part: _Part, token_ids: Tensor, positions: Tensor, pool: UnitPool, context: HiddenContext | None
     ) -> AttentionPart:
-        seqs = tokens.seqs_of_part(part, requests)
-        own = slice(int(tokens.query_start[seqs.start]), int(tokens.query_start[seqs.stop]))
-        of_seq = tokens.request_of_seq[seqs]
-        token_row, query_start, seq_lens, rows = _to_device(
-            self._pool.data.device,
-            [
-                requests.row_in_part[tokens.request[own]],
-                tokens.query_start[seqs.start : seqs.stop + 1] - own.start,
-                tokens.last[seqs],
-                requests.row_in_part[of_seq],
-            ],
-        )
+        token_row, query_start, seq_lens, rows = part.batch.tensors
         batch = StepBatch(
-            token_ids=token_ids[own],
-            positions=positions[own],
+            token_ids=token_ids[part.tokens],
+            positions=positions[part.tokens],
             token_row=token_row,
             query_start=query_start,
             seq_lens=seq_lens,
             rows=rows,
             sample_tokens=token_ids.new_empty(0, dtype=torch.int64),
-            max_query_len=tokens.longest(seqs),
-            max_seq_len=int(tokens.last[seqs].max(initial=0)),
+            max_query_len=part.max_query_len,
+            max_seq_len=part.max_seq_len,
         )
-        return AttentionPart(own, batch, pool, context)
+        return AttentionPart(part.tokens, batch, pool, context)
 
-    def _part_pool(self, part: int, requests: _Requests) -> tuple[UnitPool, HiddenContext | None]:
-        """The tables of the part: [requests, num_layers, NUM_VECTOR_KINDS, blocks], of units of one layer."""
-        if part == 0:
-            return self._pool, None
-        members = np.flatnonzero(requests.part == part)
-        pool, num_blocks = self._pool, -(-int(requests.end[members].max()) // self._pool.block_size)
-        rows, first, end, offset = _to_device(
-            pool.data.device,
-            [
-                requests.row[members],
-                requests.first_block[members],
-                requests.end_block[members],
-                requests.workspace_offset[members],
-            ],
-        )
+    def _part_pool(self, tables: _Tables) -> tuple[UnitPool, HiddenContext | None]:
+        """The tables of a part: [requests, num_layers, NUM_VECTOR_KINDS, blocks], of units of one layer."""
+        pool, num_blocks = self._pool, tables.num_blocks
+        rows, first, end, offset = tables.requests.tensors
         units = pool.block_table[rows.long(), :, :, :num_blocks].index_select(1, self._group_of_layer)
         units = units * pool.layers_per_unit + self._slot_of_layer[:, None, None]
         block = torch.arange(num_blocks, dtype=torch.int32, device=rows.device)
@@ -165,32 +126,140 @@ class FormInputs:
         k_unit = self._workspace_begin + NUM_VECTOR_KINDS * (offset[:, None] + block - first[:, None])
         workspace = torch.stack((k_unit, k_unit + 1), 1)[:, None].to(torch.int32)
         table = torch.where(is_in_workspace[:, None, None], workspace, units)
-        if requests.is_loaded[members].any():
-            table = self._with_lanes(table, members, requests)
-        context = self._context(members, requests)
-        return UnitPool(self._one_layer_units, table, pool.num_kv_heads, pool.head_dim), context
+        if tables.lanes is not None:
+            is_loaded, lanes = tables.lanes.tensors
+            num_requests, num_layers, num_kinds, _ = table.shape
+            is_loaded = is_loaded.view(num_requests, num_layers, 1, num_blocks) > 0
+            table = torch.where(is_loaded, lanes.view(num_requests, num_layers, num_kinds, num_blocks), table)
+        return UnitPool(self._one_layer_units, table, pool.num_kv_heads, pool.head_dim), tables.hidden_context()
 
-    def _with_lanes(self, table: Tensor, members: Int64Array, requests: _Requests) -> Tensor:
-        """Where layers are loaded, the blocks lie in their lanes."""
-        layer, block = np.arange(table.shape[1]), np.arange(table.shape[3])
-        is_layer = requests.is_loaded[members, None] & (layer >= requests.num_layers[members, None])
-        is_block = block < requests.num_loaded[members, None]
-        k_unit = lane_units(layer[None, :, None], requests.lane_offset[members, None, None] + block, self._pool)
-        is_loaded, lanes = (is_layer[:, :, None] & is_block[:, None]), np.stack((k_unit, k_unit + 1), 2)
-        device = table.device
-        loaded = torch.from_numpy(is_loaded).to(device)[:, :, None]
-        return torch.where(loaded, torch.from_numpy(lanes.astype(np.int32)).to(device), table)
 
-    def _context(self, members: Int64Array, requests: _Requests) -> HiddenContext | None:
-        begin = np.maximum(requests.first_block * self._pool.block_size, requests.num_uncached)[members]
-        lengths = np.where(requests.is_hidden[members], np.maximum(requests.begin[members] - begin, 0), 0)
-        if not lengths.any():
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """What the tables of a part come from."""
+
+    num_blocks: int  # of the longest request
+    requests: Parcel  # row, first and end block in the workspace, offset
+    context: Parcel | None  # by hidden token: row, row of the part's tables, position
+    lanes: Parcel | None  # [requests, layers, blocks] whether loaded; [requests, layers, NUM_VECTOR_KINDS, blocks] unit
+
+    @property
+    def parcels(self) -> list[Parcel]:
+        return [parcel for parcel in (self.requests, self.context, self.lanes) if parcel is not None]
+
+    def hidden_context(self) -> HiddenContext | None:
+        if self.context is None:
             return None
-        request, position = np.repeat(members, lengths), _ranges(begin, lengths)
-        rows, rows_in_part, positions = _to_device(
-            self._pool.data.device, [requests.row[request], requests.row_in_part[request], position]
-        )
+        rows, rows_in_part, positions = self.context.tensors
         return HiddenContext(StoredTokens(rows, positions), StoredTokens(rows_in_part, positions))
+
+    @classmethod
+    def of(cls, part: int, requests: _Requests, pool: UnitPool, num_layers: int) -> _Tables:
+        members = np.flatnonzero(requests.part == part)
+        by_request = Parcel(
+            requests.row[members],
+            requests.first_block[members],
+            requests.end_block[members],
+            requests.workspace_offset[members],
+            dtype=np.int32,
+        )
+        num_blocks = -(-int(requests.end[members].max()) // pool.block_size)
+        is_loaded = bool(requests.is_loaded[members].any())
+        lanes = _lanes(members, requests, pool, num_layers, num_blocks) if is_loaded else None
+        return cls(num_blocks, by_request, _context(members, requests, pool.block_size), lanes)
+
+
+def _lanes(members: Int64Array, requests: _Requests, pool: UnitPool, num_layers: int, num_blocks: int) -> Parcel:
+    """Where layers are loaded, the blocks lie in their lanes."""
+    layer, block = np.arange(num_layers), np.arange(num_blocks)
+    is_layer = requests.is_loaded[members, None] & (layer >= requests.num_layers[members, None])
+    is_block = block < requests.num_loaded[members, None]
+    k_unit = lane_units(layer[None, :, None], requests.lane_offset[members, None, None] + block, pool)
+    is_loaded, lanes = is_layer[:, :, None] & is_block[:, None], np.stack((k_unit, k_unit + 1), 2)
+    return Parcel(is_loaded.ravel(), lanes.ravel(), dtype=np.int32)
+
+
+def _context(members: Int64Array, requests: _Requests, block_size: int) -> Parcel | None:
+    begin = np.maximum(requests.first_block * block_size, requests.num_uncached)[members]
+    lengths = np.where(requests.is_hidden[members], np.maximum(requests.begin[members] - begin, 0), 0)
+    if not lengths.any():
+        return None
+    request = np.repeat(members, lengths)
+    return Parcel(requests.row[request], requests.row_in_part[request], _ranges(begin, lengths), dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The sequences of a batch that attend together."""
+
+    tokens: slice  # of the batch's
+    batch: Parcel  # token_row, query_start, seq_lens, rows
+    max_query_len: int
+    max_seq_len: int
+
+    @classmethod
+    def of(cls, part: int, requests: _Requests, tokens: _Tokens) -> _Part:
+        seqs = tokens.seqs_of_part(part, requests)
+        own = slice(int(tokens.query_start[seqs.start]), int(tokens.query_start[seqs.stop]))
+        batch = Parcel(
+            requests.row_in_part[tokens.request[own]],
+            tokens.query_start[seqs.start : seqs.stop + 1] - own.start,
+            tokens.last[seqs],
+            requests.row_in_part[tokens.request_of_seq[seqs]],
+            dtype=np.int32,
+        )
+        return cls(own, batch, tokens.longest(seqs), int(tokens.last[seqs].max(initial=0)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The tokens that some layer, and those behind it, compute."""
+
+    step: Parcel  # token_ids, positions, token_row, query_start, seq_lens, rows; of stored tokens: which, row, position
+    samples: Parcel
+    kept: Parcel | None  # of the tokens that the layer before computes; None for the first
+    parts: dict[int, _Part]
+    max_query_len: int
+    max_seq_len: int
+
+    @property
+    def parcels(self) -> list[Parcel]:
+        kept = [] if self.kept is None else [self.kept]
+        return [self.step, self.samples, *kept, *(part.batch for part in self.parts.values())]
+
+    @classmethod
+    def of(
+        cls, plan: BatchPlan, requests: _Requests, tokens: _Tokens, sample_tokens: Int32Array, kept: Parcel | None
+    ) -> _Batch:
+        stored = np.flatnonzero(
+            requests.is_hidden[tokens.request] & (tokens.position >= requests.num_missing[tokens.request])
+        )
+        step = Parcel(
+            tokens.token_id,
+            tokens.position,
+            requests.row[tokens.request],
+            tokens.query_start,
+            tokens.last,
+            requests.row[tokens.request_of_seq],
+            stored,
+            requests.row[tokens.request[stored]],
+            tokens.position[stored],
+            dtype=np.int32,
+        )
+        parts = {part: _Part.of(part, requests, tokens) for part in np.unique(requests.part).tolist()}
+        samples = Parcel(tokens.places_of(plan, sample_tokens))
+        return cls(step, samples, kept, parts, tokens.longest(slice(None)), int(tokens.last.max()))
+
+
+def _batches(plan: BatchPlan, requests: _Requests, sample_tokens: Int32Array) -> dict[int, _Batch]:
+    """By the layer from which on they are computed: 0, and those where recomputed tokens leave."""
+    tokens = _Tokens.of(plan, requests, 0)
+    batches = {0: _Batch.of(plan, requests, tokens, sample_tokens, None)}
+    for layer in np.unique(requests.num_layers[(requests.num_layers > 0) & requests.is_loaded]).tolist():
+        kept = np.flatnonzero(~tokens.is_recomputed | (requests.num_layers[tokens.request] > layer))
+        tokens = _Tokens.of(plan, requests, layer)
+        batches[layer] = _Batch.of(plan, requests, tokens, sample_tokens, Parcel(kept))
+    return batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +382,3 @@ def _ranges(starts: Int64Array, lengths: Int64Array) -> Int64Array:
     """[start, start + length) of each, one after the other."""
     ends = np.cumsum(lengths)
     return np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)
-
-
-def _to_device(device: torch.device, arrays: Sequence[npt.NDArray[np.integer]]) -> Sequence[Tensor]:
-    """As int32, in one transfer."""
-    packed = torch.from_numpy(np.concatenate(arrays).astype(np.int32, copy=False)).to(device)
-    return packed.split_with_sizes([len(array) for array in arrays])

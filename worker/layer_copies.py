@@ -19,6 +19,7 @@ from torch import Tensor
 from schedcore._core import BatchPlan
 from worker import ops
 from worker.host_tier import HostTier
+from worker.staging import to_device
 from worker.unit_pool import NUM_LANES, NUM_VECTOR_KINDS, UnitPool
 
 Int64 = npt.NDArray[np.int64]
@@ -50,8 +51,8 @@ class LayerCopies:
         chosen = [np.flatnonzero(first <= layer) for layer in layers]
         indices = [_indices(i, plan.copy_slots[places], places, pool, self._engine.units_per_block)
                    for i, places in zip(layers, chosen, strict=True)]  # fmt: skip
-        packed = torch.from_numpy(np.concatenate([index.ravel() for index in indices]).astype(np.int32))
-        parts = packed.to(pool.data.device).split_with_sizes([index.shape[1] for index in indices for _ in range(2)])
+        packed = to_device(np.concatenate([index.ravel() for index in indices]).astype(np.int32), pool.data.device)
+        parts = packed.split_with_sizes([index.shape[1] for index in indices for _ in range(2)])
         self._units = dict(zip(layers, zip(parts[::2], parts[1::2], strict=True), strict=True))
         self._waits: dict[int, Callable[[], None]] = {}
         for layer in layers[:NUM_LANES]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from schedcore.config import EngineConfig
 from schedcore.model_path import resolve_model
 from worker import ops
 from worker.cache_forms import has_copies, has_forms
+from worker.decode_inputs import batch_sizes
+from worker.errors import MemoryPlanError
+from worker.forward import Forward, make_forward
 from worker.host_memory import keep_freed_memory
 from worker.loader import load_model
 from worker.memory import MemoryPlan, allocate_pool, free_cpu_bytes, free_cuda_bytes, plan_memory
@@ -37,6 +41,7 @@ class LoadedRunner:
     pool: UnitPool
     model: DecoderModel
     runner: ModelRunner
+    graph_sizes: list[int]  # of batches of decodes that were recorded, ascending
 
     @property
     def dtype_name(self) -> str:
@@ -62,18 +67,46 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
     )
     if device.type == "cpu":
         keep_freed_memory()  # from here on: what loading needed once is given back
-    free_bytes = _warm_up_and_measure(model, config, dtype, device)
+    sizes = graph_sizes(config, device)
+    free_bytes = _warm_up_and_measure(model, config, dtype, device) - graph_bytes(model_config, sizes, dtype)
     forms, copies = has_forms(config, model_config), has_copies(config)
-    memory = plan_memory(config, model_config, dtype, free_bytes, has_forms=forms, has_copies=copies)
-    pool = allocate_pool(memory, config, model_config, dtype, device)
-    runner = ModelRunner(
-        model,
-        pool,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        seed=config.seed,
-    )
-    return LoadedRunner(folder, model_config, dtype, device, memory, pool, model, runner)
+    memory = plan_memory(config, model_config, dtype, max(0, free_bytes), has_forms=forms, has_copies=copies)
+    pool = allocate_pool(memory, config, model_config, dtype, device, has_padding_row=bool(sizes))
+    forward = _make_forward(model, pool, config, sizes)
+    runner = ModelRunner(model, pool, max_num_seqs=config.max_num_seqs, seed=config.seed, forward=forward)
+    return LoadedRunner(folder, model_config, dtype, device, memory, pool, model, runner, sizes)
+
+
+def graph_sizes(config: EngineConfig, device: torch.device) -> list[int]:
+    """Of batches of decodes to record; none where there are no CUDA graphs, or none are wanted."""
+    if device.type != "cuda" or config.enforce_eager:
+        return []
+    return batch_sizes(min(config.max_cudagraph_capture_size, config.max_num_seqs, config.max_num_batched_tokens))
+
+
+def graph_bytes(model: ModelConfig, sizes: list[int], dtype: torch.dtype) -> int:
+    """About what recording takes of the device: the largest batch's logits, twice, and a layer's activations."""
+    if not sizes:
+        return 0
+    logits = model.vocab_size * (torch.float32.itemsize + dtype.itemsize)
+    return sizes[-1] * (logits + 32 * model.hidden_size * dtype.itemsize)
+
+
+def _make_forward(model: DecoderModel, pool: UnitPool, config: EngineConfig, sizes: list[int]) -> Forward:
+    started = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        if done == total or done % max(1, total // 4) == 0:
+            seconds = time.monotonic() - started
+            logger.info("recorded %d of %d decode graphs, up to %d requests, %.1f s", done, total, sizes[-1], seconds)
+
+    try:
+        return make_forward(model, pool, max_num_seqs=config.max_num_seqs, graph_sizes=sizes, progress=progress)
+    except torch.OutOfMemoryError as error:
+        raise MemoryPlanError(
+            "no device memory is left to record decode graphs: lower max_cudagraph_capture_size or cache_memory_bytes, "
+            f"or set enforce_eager ({error})"
+        ) from error
 
 
 def _resolve_device(name: str) -> torch.device:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -63,13 +64,29 @@ def _resolve_dtype(dtype: str, config: ModelConfig, checkpoint: Checkpoint) -> t
     return DTYPES[dtype]
 
 
+class TensorSource(Protocol):
+    """What a model is built from, by the names of a checkpoint."""
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+    def read(self, name: str) -> Tensor:
+        """On any device; used before the next is read."""
+
+
+def build_model(
+    config: ModelConfig, source: TensorSource, dtype: torch.dtype, device: torch.device, max_positions: int
+) -> DecoderModel:
+    """Weights from anywhere. max_positions: rows of the table of rotations."""
+    num_tensors = len(expected_shapes(config))
+    return _Builder(config, source, dtype, None, device, lambda done, total: None, num_tensors).model(max_positions)
+
+
 class _Builder:
     """Reads each tensor once, in the order of the network."""
 
     def __init__(
         self,
         config: ModelConfig,
-        checkpoint: Checkpoint,
+        checkpoint: TensorSource,
         weight_dtype: torch.dtype,
         quantization: str | None,
         device: torch.device,

@@ -131,19 +131,29 @@ def free_cuda_bytes(device: torch.device) -> int:
 
 
 def allocate_pool(
-    plan: MemoryPlan, config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
+    plan: MemoryPlan,
+    config: EngineConfig,
+    model: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    has_padding_row: bool = False,
 ) -> UnitPool:
-    num_units = plan.num_units + plan.num_workspace_units + plan.num_lane_units
-    data = (num_units, plan.layers_per_unit, config.block_size, model.kv_size)
-    table = (config.max_num_seqs, plan.num_groups, NUM_VECTOR_KINDS, plan.max_blocks_per_seq)
-    return UnitPool(
-        _zeros(data, dtype, device),
+    """has_padding_row: for batches that are padded, see decode_inputs.py. Its unit comes after the scheduler's."""
+    num_units = plan.num_units + has_padding_row + plan.num_workspace_units + plan.num_lane_units
+    table = (config.max_num_seqs + has_padding_row, plan.num_groups, NUM_VECTOR_KINDS, plan.max_blocks_per_seq)
+    pool = UnitPool(
+        _zeros((num_units, plan.layers_per_unit, config.block_size, model.kv_size), dtype, device),
         _zeros(table, torch.int32, device),
         model.num_kv_heads,
         model.head_dim,
         plan.num_workspace_units,
         plan.num_lane_units,
+        has_padding_row,
     )
+    if has_padding_row:
+        pool.block_table[-1] = plan.num_units
+    return pool
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -24,6 +24,7 @@ from worker.decoder_step import DecoderStep
 from worker.host_memory import HugePageMemory
 from worker.packed_linear import PackedLinear, pack
 from worker.pool_checks import check_batch, check_heads, check_pool, check_stored, check_unit_copy
+from worker.staging import Parcel, to_host
 from worker.step_arguments import DecoderWeights, DrawParameters, LayerWeights, check_decoder_weights
 from worker.tensor_spec import match
 from worker.unit_pool import ALL_LANDED, StepBatch, StoredTokens, UnitPool
@@ -339,15 +340,23 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
 def argmax(logits: Tensor) -> Int32Array:
     """logits float32 [n, V] -> the first of the largest of each row, [n]."""
     if not _has_token_kernels(logits):
-        return ops_reference.argmax(logits)
+        return ops_reference.argmax(logits)  # on CUDA too: torch's is as fast as memory
     num_rows, vocab_size = match("logits[n,V|V,1]", logits)
     tokens = np.empty(num_rows, dtype=np.int32)
     _kernels.argmax(logits.data_ptr(), vocab_size, tokens)
     return tokens
 
 
-def draw_tokens(logits: Tensor, parameters: DrawParameters) -> Int32Array:
-    """logits float32 [n, V], may be overwritten -> tokens [n]. A row's token does not depend on the other rows."""
+def draws_on_device(x: Tensor) -> bool:
+    """Whether draw_tokens() of logits that are where x is reads its parameters on the device."""
+    return _has_kernel(x) and _stream(x) != _CPU
+
+
+def draw_tokens(logits: Tensor, parameters: DrawParameters, drawing: Parcel | None = None) -> Int32Array:
+    """logits float32 [n, V], may be overwritten -> tokens [n]. A row's token does not depend on the other rows.
+
+    drawing: parameters.parcel(), where it has been sent to the device.
+    """
     p = parameters
     if not _has_kernel(logits) or logits.dtype is not torch.float32:
         return ops_reference.draw_tokens(logits, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index)
@@ -355,7 +364,7 @@ def draw_tokens(logits: Tensor, parameters: DrawParameters) -> Int32Array:
     if any(len(values) != num_rows for values in (p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index)):
         raise ValueError(f"{num_rows} rows of logits need as many of each parameter")
     if _stream(logits) != _CPU:
-        return _draw_on_device(logits, p)
+        return _draw_on_device(logits, drawing or p.parcel())
     tokens = np.empty(num_rows, dtype=np.int32)
     _kernels.draw_tokens(
         logits.data_ptr(), vocab_size, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index, tokens
@@ -363,18 +372,17 @@ def draw_tokens(logits: Tensor, parameters: DrawParameters) -> Int32Array:
     return tokens
 
 
-def _draw_on_device(logits: Tensor, p: DrawParameters) -> Int32Array:
-    """All parameters go there in one copy; the tokens come back."""
-    parts = (p.top_k, p.seed, p.index, p.temperature, p.top_p, p.min_p)  # the longer ones first: all are aligned
-    packed = torch.from_numpy(np.concatenate([part.view(np.uint8) for part in parts])).to(logits.device)
-    ends = np.cumsum([0, *(part.nbytes for part in parts)]) + packed.data_ptr()
-    top_k, seed, index, temperature, top_p, min_p = ends[:-1].tolist()
+def _draw_on_device(logits: Tensor, drawing: Parcel) -> Int32Array:
+    """Only the tokens come back."""
+    if not drawing.is_sent:
+        drawing.send_alone(logits.device)
+    temperature, top_k, top_p, min_p, seed, index = (tensor.data_ptr() for tensor in drawing.tensors)
     tokens = torch.empty(len(logits), dtype=torch.int32, device=logits.device)
     _kernels.draw_tokens_on_device(
         tokens.data_ptr(), logits.data_ptr(), len(logits), logits.shape[1], temperature, top_k, top_p, min_p, seed,
         index, _stream(logits),
     )  # fmt: skip
-    ids: Int32Array = tokens.cpu().numpy()
+    ids: Int32Array = to_host(tokens)[0].numpy()
     return ids
 
 

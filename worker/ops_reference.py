@@ -14,6 +14,7 @@ from torch import Tensor
 
 from worker.sampling.draw import draw, keep_likeliest
 from worker.sampling.noise import uniforms
+from worker.staging import to_host
 from worker.unit_pool import StepBatch, StoredTokens, UnitPool
 
 K, V = 0, 1  # vector kinds
@@ -182,5 +183,5 @@ def draw_tokens(
 
 
 def _to_host(tokens: Tensor) -> npt.NDArray[np.int32]:
-    ids: npt.NDArray[np.int32] = tokens.to(torch.int32).cpu().numpy()
+    ids: npt.NDArray[np.int32] = to_host(tokens.to(torch.int32))[0].numpy()
     return ids

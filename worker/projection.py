@@ -7,6 +7,7 @@ import torch
 
 from schedcore._core import BatchPlan
 from worker.models.decoder import DecoderModel
+from worker.staging import to_device
 from worker.unit_pool import StoredTokens, UnitPool
 
 
@@ -20,15 +21,15 @@ def project_blocks(plan: BatchPlan, model: DecoderModel, pool: UnitPool) -> None
 def _project(plan: BatchPlan, model: DecoderModel, pool: UnitPool) -> None:
     device, block_size = pool.data.device, pool.block_size
     row, block = plan.projections[:, 0], plan.projections[:, 1]
-    units = torch.from_numpy(plan.projected_units.astype(np.int64)).to(device)
+    units = to_device(plan.projected_units.astype(np.int64), device)
     hidden = pool.data[units].view(len(row), -1, *pool.data.shape[1:])  # a copy, [blocks, groups, F, block_size, d_kv]
     hidden = hidden[..., : model.config.hidden_size]
     # Positions that nobody has computed yet hold anything; what becomes of it is written over before it is read.
     positions = (block[:, None] * block_size + np.arange(block_size, dtype=np.int32)).ravel()
     is_known = positions < _num_positions(model)
     rows = np.repeat(row, block_size)[is_known]
-    tokens = StoredTokens(torch.from_numpy(rows).to(device), torch.from_numpy(positions[is_known]).to(device))
-    kept = torch.from_numpy(np.flatnonzero(is_known)).to(device)
+    tokens = StoredTokens(to_device(rows, device), to_device(positions[is_known], device))
+    kept = to_device(np.flatnonzero(is_known), device)
     for index, layer in enumerate(model.layers):
         x = hidden[:, index // pool.layers_per_unit, index % pool.layers_per_unit]
         x = x.flatten(0, 1)[kept]

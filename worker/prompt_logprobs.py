@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from schedcore._core import BatchPlan
 from schedcore.types import EngineRequest, TokenLogprobs
 from worker.sampling.logprobs import token_logprobs
+from worker.staging import to_device
 
 MAX_ROWS = 256  # logits computed at once: 256 x 150,000 tokens are 150 MB
 
@@ -34,7 +34,7 @@ class _Pending:
     __slots__ = ("entries", "num_alternatives", "prompt")
 
     def __init__(self, request: EngineRequest) -> None:
-        self.prompt = torch.tensor(request.prompt_token_ids)
+        self.prompt = np.array(request.prompt_token_ids, np.int64)
         self.num_alternatives = request.sampling.num_prompt_logprobs or 0
         self.entries: list[TokenLogprobs | None] = [None] * len(request.prompt_token_ids)
 
@@ -72,7 +72,7 @@ class PromptLogprobs:
             end = min(begin + MAX_ROWS, chunk.size)
             following = slice(chunk.first + begin + 1, chunk.first + end + 1)
             logprobs = compute_logits(hidden[begin:end]).log_softmax(-1)
-            tokens = pending.prompt[following].to(logprobs.device)
+            tokens = to_device(pending.prompt[following], logprobs.device)
             pending.entries[following] = token_logprobs(logprobs, tokens, [pending.num_alternatives] * (end - begin))
 
     def take_complete(self, plan: BatchPlan) -> dict[int, list[TokenLogprobs | None]] | None:

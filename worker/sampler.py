@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from schedcore._core import BatchPlan
@@ -18,6 +17,7 @@ from worker.sampling.adjust import AdjustedRow, adjust
 from worker.sampling.logprobs import token_logprobs
 from worker.sampling.request_state import Needs, RequestState, is_plain
 from worker.sampling.row_table import RowTable
+from worker.staging import Parcel, to_device
 from worker.step_arguments import DrawParameters
 
 TokenIds = npt.NDArray[np.int32]
@@ -42,10 +42,20 @@ class Sampler:
         """Whether argmax is all that this plan's tokens need."""
         return not self._states or not self._needs(plan).any()
 
-    def sample(self, logits: Tensor, plan: BatchPlan) -> tuple[TokenIds, dict[int, TokenLogprobs] | None]:
+    def drawing(self, plan: BatchPlan) -> Parcel | None:
+        """What sample() takes, for a device that draws tokens; None where no token of the plan is random."""
+        if not self._states or not (self._needs(plan) & Needs.RANDOM).any():
+            return None
+        rows = plan.rows[plan.sample_seqs]
+        return self._parameters(rows, self._num_output_tokens(plan, rows)).parcel()
+
+    def sample(
+        self, logits: Tensor, plan: BatchPlan, drawing: Parcel | None = None
+    ) -> tuple[TokenIds, dict[int, TokenLogprobs] | None]:
         """logits float32 [len(plan.sample_seqs), vocab_size], overwritten.
 
-        Token ids, and log-probabilities by index into them, for requests that asked.
+        drawing: where it has been sent to the device. Token ids, and log-probabilities by index into them, for requests
+        that asked.
         """
         if not self._states:
             return ops.argmax(logits), None
@@ -56,15 +66,15 @@ class Sampler:
         if not any_needs:
             return ops.argmax(logits), None
 
-        num_output_tokens = plan.seq_lens[seqs] - self._table.num_prompt_tokens[rows]
+        num_output_tokens = self._num_output_tokens(plan, rows)
         raw = None
         if any_needs & Needs.LOGPROBS:
             asked = np.flatnonzero(needs & Needs.LOGPROBS)
-            raw = logits[torch.from_numpy(asked).to(logits.device)].log_softmax(-1)
+            raw = logits[to_device(asked, logits.device)].log_softmax(-1)
         if any_needs & Needs.ADJUSTMENTS:
             adjust(logits, self._adjusted_rows(needs, request_ids, num_output_tokens))
         if any_needs & Needs.RANDOM:
-            token_ids = ops.draw_tokens(logits, self._parameters(rows, num_output_tokens))
+            token_ids = ops.draw_tokens(logits, self._parameters(rows, num_output_tokens), drawing)
         else:
             token_ids = ops.argmax(logits)
         if any_needs & Needs.PENALTIES:
@@ -78,6 +88,10 @@ class Sampler:
         rows = plan.rows[plan.sample_seqs]
         self._table.sync(plan.request_ids[plan.sample_seqs], rows, self._states)
         return self._table.needs[rows]
+
+    def _num_output_tokens(self, plan: BatchPlan, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        """Before this step, by the tokens that are sampled. rows: theirs."""
+        return plan.seq_lens[plan.sample_seqs] - self._table.num_prompt_tokens[rows]
 
     def _adjusted_rows(
         self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64], num_output: npt.NDArray[np.int64]
@@ -109,6 +123,6 @@ class Sampler:
     ) -> dict[int, TokenLogprobs]:
         states = [self._states[request_id] for request_id in request_ids[asked].tolist()]
         numbers = [state.params.num_logprobs or 0 for state in states]
-        chosen = torch.from_numpy(token_ids[asked].astype(np.int64)).to(raw.device)
+        chosen = to_device(token_ids[asked].astype(np.int64), raw.device)
         entries = token_logprobs(raw, chosen, numbers)
         return dict(zip(asked.tolist(), entries, strict=True))

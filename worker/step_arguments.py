@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from worker.packed_linear import PackedLinear
+from worker.staging import Parcel
 from worker.tensor_spec import match
 from worker.unit_pool import UnitPool
 
@@ -72,6 +73,10 @@ class DrawParameters:
     min_p: npt.NDArray[np.float32]
     seed: npt.NDArray[np.uint64]  # the row's random number is uniforms(seed, index) of worker/sampling/noise.py
     index: npt.NDArray[np.int64]
+
+    def parcel(self) -> Parcel:
+        """For a device where rows are drawn; tensors in the order of the fields."""
+        return Parcel(self.temperature, self.top_k, self.top_p, self.min_p, self.seed, self.index)
 
 
 def check_decoder_weights(weights: DecoderWeights, pool: UnitPool) -> None:

@@ -1,41 +1,34 @@
-"""A plan's arrays as tensors on the device: one copy on the host, and one transfer where the device is another."""
+"""A plan's arrays as tensors on the device, all in one transfer."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from schedcore._core import BatchPlan
+from worker.staging import Parcel, Staging, to_device
 from worker.unit_pool import StepBatch, UnitPool
 
 
 class StepInputs:
-    """Owns the host buffer. The tensors of a batch are views into it (or its device copy), valid until the next."""
+    """The tensors of a batch are valid until the next."""
 
-    def __init__(self, max_num_seqs: int, max_num_tokens: int, device: torch.device) -> None:
-        size = 4 * max_num_tokens + 3 * max_num_seqs + 1  # three arrays per token, three per sequence, the samples
-        self._host = torch.empty(size, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._host_array = self._host.numpy()
-        self._device = device
+    def __init__(self, pool: UnitPool) -> None:
+        self._pool, self._staging = pool, Staging(pool.data.device)
 
-    def load(self, plan: BatchPlan, sample_tokens: npt.NDArray[np.int32]) -> StepBatch:
-        """sample_tokens: ascending indices of the tokens whose logits are needed."""
-        parts = (
+    def load(self, plan: BatchPlan, sample_tokens: npt.NDArray[np.int32], *others: Parcel) -> StepBatch:
+        """sample_tokens: ascending indices of the tokens whose logits are needed. others: go along."""
+        step = Parcel(
             plan.token_ids,
             plan.positions,
             plan.token_row,
             plan.query_start,
             plan.seq_lens,
             plan.rows,
-            sample_tokens,
+            sample_tokens.astype(np.int64),
         )
-        sizes = [len(part) for part in parts]
-        total = sum(sizes)
-        np.concatenate(parts, out=self._host_array[:total])
-        # blocking: a step without samples ends without waiting for the device, which may still read the buffer
-        packed = self._host[:total].to(self._device)
-        token_ids, positions, token_row, query_start, seq_lens, rows, samples = packed.split_with_sizes(sizes)
+        send_with_changes(self._staging, plan, self._pool, step, *others)
+        token_ids, positions, token_row, query_start, seq_lens, rows, samples = step.tensors
         return StepBatch(
             token_ids=token_ids,
             positions=positions,
@@ -43,7 +36,7 @@ class StepInputs:
             query_start=query_start,
             seq_lens=seq_lens,
             rows=rows,
-            sample_tokens=samples.long(),
+            sample_tokens=samples,
             max_query_len=_max_query_len(plan),
             max_seq_len=int(plan.seq_lens.max()),
         )
@@ -54,6 +47,15 @@ def sampled_tokens(plan: BatchPlan) -> npt.NDArray[np.int32]:
     return plan.query_start[1:][plan.sample_seqs] - 1
 
 
+def begin_changes(plan: BatchPlan, pool: UnitPool) -> None:
+    """What must be done of the plan's block table changes before its inputs are loaded.
+
+    On CPU all of it. Elsewhere they are loaded with the inputs, unless projections read the table before.
+    """
+    if pool.data.is_cpu or len(plan.projected_units) > 0:
+        apply_block_table_changes(plan, pool)
+
+
 def apply_block_table_changes(plan: BatchPlan, pool: UnitPool) -> None:
     if len(plan.block_table_index) == 0:
         return
@@ -61,8 +63,23 @@ def apply_block_table_changes(plan: BatchPlan, pool: UnitPool) -> None:
     if flat.device.type == "cpu":
         flat.numpy()[plan.block_table_index] = plan.block_table_unit
     else:
-        index, units = torch.tensor(plan.block_table_index), torch.tensor(plan.block_table_unit)
-        flat.index_copy_(0, index.to(flat.device), units.to(flat.device))
+        index, units = to_device(plan.block_table_index, flat.device), to_device(plan.block_table_unit, flat.device)
+        flat.index_copy_(0, index, units)
+
+
+def changes_parcel(plan: BatchPlan, pool: UnitPool) -> Parcel:
+    """The block table changes that go with a plan's inputs, as far as there are any; see begin_changes()."""
+    if pool.data.is_cpu or len(plan.block_table_index) == 0 or len(plan.projected_units) > 0:
+        return Parcel()
+    return Parcel(plan.block_table_index, plan.block_table_unit)
+
+
+def send_with_changes(staging: Staging, plan: BatchPlan, pool: UnitPool, *parcels: Parcel) -> None:
+    """The parcels go to the device, with the block table's changes, which are applied there."""
+    changes = changes_parcel(plan, pool)
+    staging.send(*parcels, changes)
+    if changes.arrays:
+        pool.block_table.view(-1).index_copy_(0, *changes.tensors)
 
 
 def _max_query_len(plan: BatchPlan) -> int:

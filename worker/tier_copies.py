@@ -12,6 +12,7 @@ from torch import Tensor
 from worker import ops
 from worker.host_tier import HostTier
 from worker.move_thread import Ends, MoveThread
+from worker.staging import to_device
 from worker.tier_moves import Int64, MoveEnd, Moves, Units
 from worker.unit_pool import NUM_VECTOR_KINDS, UnitPool
 from worker.write_behind import WriteBehind
@@ -97,7 +98,7 @@ class CudaCopies:
         self._sender = MoveThread("tier saves", ends)
 
     def begin_saves(self, moves: Moves) -> None:
-        units = torch.from_numpy(moves.units.ravel()).to(self._device)
+        units = to_device(moves.units.ravel(), self._device)
         gathered = self._pool.data.index_select(0, units).view(len(moves), *self._host.data.shape[1:])
         self._sender.put(partial(self._send, moves, gathered, self.fence()))
 
@@ -139,7 +140,7 @@ class CudaCopies:
             landed = torch.empty((len(moves), *sources[0].shape), dtype=sources[0].dtype, device=self._device)
             for to, source in zip(landed, sources, strict=True):
                 to.copy_(source, non_blocking=True)
-            places = torch.from_numpy(moves.units[:, units].flatten()).to(self._device)
+            places = to_device(moves.units[:, units].flatten(), self._device)
             self._pool.data.index_copy_(0, places, landed.flatten(0, 1))
             event: torch.cuda.Event = stream.record_event()
             return event

@@ -47,6 +47,7 @@ class UnitPool:
     head_dim: int
     num_workspace_units: int = 0  # the last of data but lanes, unknown to the scheduler: see step_forms.py
     num_lane_units: int = 0  # the last of data: for copies of uncached tokens, see layer_copies.py
+    has_padding_row: bool = False  # the table's last, which leads to a unit that the scheduler does not know either
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     @property

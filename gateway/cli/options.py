@@ -185,6 +185,19 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", type=int, metavar="N", help="of requests without one (default: 0)")
     group.add_argument("--num-threads", type=int, metavar="N", help="of CPU kernels (default: all cores)")
     group.add_argument(
+        "--enforce-eager",
+        action=argparse.BooleanOptionalAction,
+        help="on CUDA: launch every kernel of every step instead of replaying recorded decode steps; a faster start, "
+        "slower decodes (default: off)",
+    )
+    group.add_argument(
+        "--max-cudagraph-capture-size",
+        type=int,
+        metavar="N",
+        help="on CUDA: requests in the largest decode step that is recorded; larger ones are launched kernel by kernel "
+        f"(default: {default.max_cudagraph_capture_size}, at most --max-num-seqs)",
+    )
+    group.add_argument(
         "--latency-profile",
         metavar="FILE",
         help="how long a step takes on this machine, as hocket calibrate wrote it (default: unknown)",

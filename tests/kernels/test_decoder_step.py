@@ -48,9 +48,9 @@ class World:
 
     def __init__(self, model: DecoderModel, dtype: torch.dtype) -> None:
         self.pools = [make_pool(model, dtype) for _ in range(2)]
-        layer_by_layer = LayerByLayer(model, self.pools[1], StepInputs(MAX_SEQS, MAX_TOKENS, torch.device("cpu")))
+        layer_by_layer = LayerByLayer(model, self.pools[1], StepInputs(self.pools[1]))
         self.forwards: list[Forward] = [
-            make_forward(model, self.pools[0], max_num_seqs=MAX_SEQS, max_num_tokens=MAX_TOKENS),
+            make_forward(model, self.pools[0], max_num_seqs=MAX_SEQS),
             layer_by_layer,
         ]
         self.core = Scheduler(
@@ -153,7 +153,7 @@ def test_waits_for_each_layer_group_that_is_on_its_way(which: int, tmp_path: Pat
 def test_other_families_run_layer_by_layer(tmp_path: Path) -> None:
     model = load(write_checkpoint(tmp_path, "opt"))
     assert decoder_weights(model) is None
-    forward = make_forward(model, make_pool(model, torch.float32), max_num_seqs=2, max_num_tokens=8)
+    forward = make_forward(model, make_pool(model, torch.float32), max_num_seqs=2)
     assert isinstance(forward, LayerByLayer)
 
 

@@ -95,7 +95,7 @@ def check_forms(
     pool = make_pool(
         model.config, num_blocks, layers_per_unit, num_workspace_blocks, device=device, num_lane_blocks=num_lane_blocks
     )
-    runner = ModelRunner(model, pool, max_num_seqs=MAX_SEQS, max_num_batched_tokens=MAX_TOKENS)
+    runner = ModelRunner(model, pool, max_num_seqs=MAX_SEQS)
     with host_of(pool, num_slots=len(case.requests) * MAX_LEN // BLOCK_SIZE) as host:
         num_layers = model.config.num_layers
         driver = FormDriver(runner, pool, choices, seed, MAX_TOKENS, host=host, num_layers=num_layers)

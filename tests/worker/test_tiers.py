@@ -269,3 +269,12 @@ def test_a_chat_on_all_tiers_replays_with_identical_decisions(folder: Path, tmp_
     chat.engine.close()
     result = replay(tmp_path / "decisions")
     assert (result.is_identical, result.difference) == (True, None)
+
+
+@pytest.mark.gpu
+def test_on_a_cuda_device(folder: Path, undisturbed: list[list[int]]) -> None:
+    chat = Chat(make_engine(folder, **SMALL, **HOST, device="cuda"))
+    first = turns(chat, 0, 1)
+    chat.flood()
+    assert first + turns(chat, 1, 3, history_after(first)) == undisturbed
+    assert num_hits(chat.engine)[1] > 150

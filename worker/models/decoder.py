@@ -48,11 +48,12 @@ class DecoderModel:
         """
         return self._run_layers(self.embedding(batch), batch, pool)
 
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        """hidden [n, hidden_size] -> float32 [n, vocab_size]."""
+    def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """hidden [n, hidden_size] -> float32 [n, vocab_size]. out: where to; None: a tensor of its own."""
         if self.head.project is not None:
             hidden = self.head.project(hidden)
-        return self.head.vocabulary(hidden).float()
+        logits = self.head.vocabulary(hidden)
+        return logits.float() if out is None else out.copy_(logits)
 
     def _run_norm_first(self, residual: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
         x = self.layers[0].attention_norm(residual)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from worker.sampling.request_state import Needs, RequestState
+from worker.staging import to_device
 
 
 class AdjustedRow(NamedTuple):
@@ -59,4 +60,4 @@ def _penalise(flat: Tensor, width: int, rows: Sequence[AdjustedRow]) -> None:
 
 
 def _join(parts: Sequence[npt.NDArray[np.int64] | npt.NDArray[np.float32]], like: Tensor) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts)).to(like.device)
+    return to_device(np.concatenate(parts), like.device)

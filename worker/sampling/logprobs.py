@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from schedcore.types import TokenLogprobs
+from worker.staging import to_lists
 
 
 def token_logprobs(logprobs: Tensor, token_ids: Tensor, num_alternatives: Sequence[int]) -> list[TokenLogprobs]:
@@ -16,8 +17,10 @@ def token_logprobs(logprobs: Tensor, token_ids: Tensor, num_alternatives: Sequen
     ranks = (logprobs > chosen).sum(-1) + 1
     most = min(max(num_alternatives), logprobs.shape[1])
     values, indices = torch.topk(logprobs, most) if most else (chosen[:, :0], token_ids[:, None][:, :0])
-    columns = (token_ids.tolist(), chosen[:, 0].tolist(), ranks.tolist(), indices.tolist(), values.tolist())
+    integers, floats = to_lists(
+        torch.cat((token_ids[:, None], ranks[:, None], indices), 1), torch.cat((chosen, values), 1)
+    )
     return [
         TokenLogprobs(token, logprob, rank, list(zip(top[:n], top_values[:n], strict=True)))
-        for token, logprob, rank, top, top_values, n in zip(*columns, num_alternatives, strict=True)
+        for (token, rank, *top), (logprob, *top_values), n in zip(integers, floats, num_alternatives, strict=True)
     ]
