@@ -6,7 +6,9 @@ A function mode sees calls from Python, on tensors of any device; so it works wh
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -57,3 +59,15 @@ def _is_through_the_door() -> bool:
         if frame.f_code.co_filename.endswith(_DOOR):
             return True
     return False
+
+
+@contextmanager
+def torch_raises_on_waits() -> Iterator[None]:
+    """On CUDA. Waiting for an event is no wait to torch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # says that not every wait is found
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakes.device_watch import DeviceWatch
+from fakes.device_watch import DeviceWatch, torch_raises_on_waits
 from fakes.engine_driver import GREEDY, make_engine, output_tokens, run
 from fakes.form_driver import HIDDEN, KV, Choices, FormDriver
 from fakes.kernel_device import KernelDevice
@@ -163,9 +163,6 @@ def test_on_a_cuda_device_torch_sees_no_wait(tmp_path: Path, kind: SamplingParam
     engine = make_engine(folder, device="cuda", max_num_batched_tokens=16)
     rng = random.Random(4)
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (30, 3, 17)]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with torch_raises_on_waits():
         deltas = run(engine, [EngineRequest(i, prompt, 8, kind) for i, prompt in enumerate(prompts)])
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert [len(of_request) for of_request in deltas.values()] == [8] * 3

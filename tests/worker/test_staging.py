@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fakes.device_watch import DeviceWatch
+from fakes.device_watch import DeviceWatch, torch_raises_on_waits
 from worker.staging import ALIGNMENT, Parcel, Staging, to_device
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -104,14 +104,11 @@ def test_tensors_before_sending_are_refused() -> None:
 @pytest.mark.gpu
 def test_on_a_cuda_device_steps_do_not_disturb_each_other() -> None:
     staging, kept = Staging(torch.device("cuda"), 1 << 20), []
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with torch_raises_on_waits():
         for value in range(50):
             parcel = Parcel(np.full(1 << 16, value))
             staging.send(parcel)
             kept.append(parcel.tensors[0].clone())
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert [bool((tensor == value).all()) for value, tensor in enumerate(kept)] == [True] * 50
 
 

@@ -199,6 +199,13 @@ def test_wrong_file_is_named(tmp_path: Path, content: str, message: str) -> None
         read_file(write(tmp_path, content), parser())
 
 
+def test_recorded_decodes() -> None:
+    chosen = engine("--enforce-eager", "--max-cudagraph-capture-size", "64")
+    assert (chosen.enforce_eager, chosen.max_cudagraph_capture_size) == (True, 64)
+    with pytest.raises(OptionsError, match="must be at least 1; enforce_eager does without"):
+        engine("--max-cudagraph-capture-size", "0")
+
+
 def test_impossible_values_are_named() -> None:
     with pytest.raises(OptionsError, match="port"):
         gateway("--port", "70000")
