@@ -218,7 +218,7 @@ inline Vec fold(Vec a, Vec b) {
 
 // Lane i of the result is the sum over the lanes of v[i]. Overwrites v.
 template <int kNum = kWidth>
-inline Vec sum_each(Vec* v) {
+[[gnu::always_inline]] inline Vec sum_each(Vec* v) {
   if constexpr (kNum == 1) {
     return v[0];
   } else {

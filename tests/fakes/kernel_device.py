@@ -47,6 +47,11 @@ class KernelDevice:
     def activation_dtype(self, pool_dtype: torch.dtype) -> torch.dtype:
         return pool_dtype if self.is_cuda else torch.float32
 
+    def attention_dtype(self, pool_dtype: torch.dtype) -> torch.dtype:
+        """What queries and weights are rounded to before they are multiplied with the cache's vectors."""
+        multiplies_pairs = self.kernels == "avx512_bf16" and pool_dtype is torch.bfloat16
+        return pool_dtype if multiplies_pairs else self.activation_dtype(pool_dtype)
+
     def skip_if_too_slow(self, num_operations: int) -> None:
         """The emulation does some hundred thousand operations per second."""
         if self.kernels == "emulated" and num_operations > 2_000_000:
