@@ -2,11 +2,13 @@
 
     python bench/cache_forms.py                        # about ten minutes; docs/results/cache_forms.md and .svg
     python bench/cache_forms.py --quick --output /tmp  # two minutes, to see whether everything works
+    python bench/cache_forms.py --settings off kinds; python bench/cache_forms.py --settings ratio --behind RAW.json
 
 The 100m model has as many KV heads as heads, so that hidden states take half of K and V. Its pool (--cache) holds a
 handful of requests, far fewer than the processor could decode together. Policy hocket with cache kinds and partial
-caching off, each alone, and both; beside it fcfs with K and V, and with every request as hidden states. All without
-prefix caching, which partial caching excludes. Steps are calibrated first, steps with hidden-cached tokens among them.
+caching off, each alone, and both, and partial caching with copies on the host; beside it fcfs with K and V, and with
+every request as hidden states. All without prefix caching, which partial caching excludes. Steps are calibrated first,
+steps with hidden-cached tokens among them.
 
 Capacity is what a closed loop of --capacity-concurrency gets through with everything off; arrivals come in bursts
 (gamma, --cv) at --loads of it. All settings see the same arrivals, load by load in turns, after the same warm-up.
@@ -46,13 +48,14 @@ from schedcore.simulation.arrivals import ArrivalProcess
 from schedcore.simulation.token_ids import Prompts
 from schedcore.simulation.workload import make_workload
 
-OFF, KINDS, RATIO, BOTH = "off", "kinds", "ratio", "kinds and ratio"
+OFF, KINDS, RATIO, BOTH, COPIES = "off", "kinds", "ratio", "kinds and ratio", "ratio, host copies"
 ALL_KV, ALL_HIDDEN = "fcfs", "fcfs, all hidden"
 SETTINGS = {
     OFF: "--scheduling-policy hocket",
     KINDS: "--scheduling-policy hocket --cache-kinds auto",
     RATIO: "--scheduling-policy hocket --partial-caching",
     BOTH: "--scheduling-policy hocket --cache-kinds auto --partial-caching",
+    COPIES: "--scheduling-policy hocket --partial-caching --host-cache-bytes 512M",
     ALL_KV: "--scheduling-policy fcfs",
     ALL_HIDDEN: "--scheduling-policy fcfs --cache-kinds hidden",
 }
@@ -153,10 +156,14 @@ class CacheForms:
         return Measurement(server.name, load, attained, report, form_use(samples), cpu.noise_ratio)
 
 
-def calibrate(folder: Path, arguments: argparse.Namespace) -> Path:
+def _profile_path(folder: Path) -> Path:
+    return contestants.RESULTS / f"cache-forms-{folder.name}.latency.json"
+
+
+def calibrate(folder: Path, arguments: argparse.Namespace) -> None:
     """The profile of an engine as the settings have it."""
-    path = contestants.RESULTS / f"cache-forms-{folder.name}.latency.json"
-    command = [sys.executable, "-m", "gateway.cli.main", "calibrate", str(folder), "--output", str(path)]
+    command = [sys.executable, "-m", "gateway.cli.main", "calibrate", str(folder)]
+    command += ["--output", str(_profile_path(folder))]
     command += [
         "--seconds",
         f"{arguments.calibration_seconds:g}",
@@ -166,7 +173,6 @@ def calibrate(folder: Path, arguments: argparse.Namespace) -> Path:
     command += ["--max-num-seqs", str(arguments.max_num_seqs), "--max-model-len", str(arguments.max_model_len)]
     print(f"calibrating {folder.name}", file=sys.stderr)
     subprocess.run(command, check=True, cwd=contestants.ROOT, stdout=subprocess.DEVNULL)
-    return path
 
 
 def commands(profile: Path, arguments: argparse.Namespace) -> dict[str, str]:
@@ -202,7 +208,7 @@ def verdict(document: Document, even: BreakEven) -> list[str]:
     """One line per form and load, and what the measured step times say."""
     by_cell = {(m.setting, m.load): m for m in document.measurements}
     lines = []
-    for setting, base in ((KINDS, OFF), (RATIO, OFF), (BOTH, OFF), (ALL_HIDDEN, ALL_KV)):
+    for setting, base in ((KINDS, OFF), (RATIO, OFF), (BOTH, OFF), (COPIES, OFF), (ALL_HIDDEN, ALL_KV)):
         for load in dict.fromkeys(m.load for m in document.measurements):
             with_it, without = by_cell.get((setting, load)), by_cell.get((base, load))
             if with_it is not None and without is not None:
@@ -316,6 +322,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--seconds", type=float, default=25.0, help="of arrivals, per setting and load")
     parser.add_argument("--loads", type=float, nargs="+", default=[0.4, 0.7], help="shares of the capacity")
     parser.add_argument("--capacity", type=float, help="requests per second, instead of measuring it")
+    parser.add_argument(
+        "--behind", type=Path, help="raw results of a run that this one goes on with: capacity, profile"
+    )
     parser.add_argument("--capacity-concurrency", type=int, default=32)
     parser.add_argument("--capacity-rounds", type=int, default=4)
     parser.add_argument("--cache", default="64M", help="the pool: a handful of requests")
@@ -341,8 +350,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 def run(folder: Path, arguments: argparse.Namespace) -> tuple[Document, BreakEven]:
     date, machine = results.now(), results.this_machine()
-    profile_path = arguments.profile or calibrate(folder, arguments)
-    bench, found = CacheForms(folder, arguments), []
+    earlier = None if arguments.behind is None else msgspec.json.decode(arguments.behind.read_bytes(), type=Document)
+    profile_path = arguments.profile or _profile_path(folder)
+    if arguments.profile is None and earlier is None:
+        calibrate(folder, arguments)
+    bench, found = CacheForms(folder, arguments), [] if earlier is None else list(earlier.measurements)
+    arguments.capacity = arguments.capacity if earlier is None else earlier.capacity
     with contestants.running(folder, commands(profile_path, arguments)) as servers:
         for server in servers:
             bench.warm_up(server)
@@ -352,6 +365,7 @@ def run(folder: Path, arguments: argparse.Namespace) -> tuple[Document, BreakEve
             found += [bench.measure(server, load, load * capacity) for server in servers]
     profile = load_profile(profile_path)
     command = shlex.join(["python", "bench/cache_forms.py", *sys.argv[1:]])
+    command = command if earlier is None else f"{earlier.command}`, `{command}"
     document = Document(command, date, results.commit(), machine, folder.name, capacity, bench.targets, profile, found)
     num_decodes = max(1, int(max((m.use.num_running for m in found if m.setting == OFF), default=8.0)))
     return document, break_even(profile, num_decodes, sum(arguments.lengths))

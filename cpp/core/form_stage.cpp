@@ -19,9 +19,12 @@ Uncached uncached(const SchedulerConfig& config, const Snapshot& snapshot, Slot 
                   std::span<const Reshape> given) {
   Uncached sum;
   int32_t num_places = config.num_copy_blocks;
+  for (const Slot slot : snapshot.running)
+    num_places -= snapshot.requests.num_unstored_tokens[slot] / config.block_size;
   const auto add = [&](Slot slot, int32_t num_before, int32_t num_after) {
-    const bool is_on_host = num_after <= num_places && num_blocks_on_host(snapshot, slot) >= num_after;
-    num_places -= is_on_host ? num_after : 0;
+    const bool has_places = num_after - num_before <= num_places;
+    const bool is_on_host = has_places && num_blocks_on_host(snapshot, slot) >= num_after;
+    num_places -= is_on_host ? num_after - num_before : 0;
     (is_on_host ? sum.num_on_host : sum.num_recomputed) += (num_after - num_before) * config.block_size;
   };
   if (num_own > 0) add(candidate, 0, num_own);

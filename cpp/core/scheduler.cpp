@@ -143,6 +143,7 @@ const BatchPlan& Scheduler::schedule(double now) {
   hand_out_grants();
   if (budget_ == config_.max_num_batched_tokens && has_work()) ensure_progress();
 
+  if (!step_loads_.empty()) drop_idle_returns();
   writer_.write(requests_, running_, &plan_);
   write_forms();
   if (!active_sessions_.empty() || next_lease_end_ <= now_) advance_sessions();
@@ -301,6 +302,7 @@ Scheduler::Admission Scheduler::admit(Slot slot, int32_t max_tokens, CacheForm f
   if (is_overlapped) note_load(slot, restore_first, 0.0);
   seat(slot, std::max(num_cached, num_loaded));
   if (is_overlapped) begin_step_load(slot, restore_first);
+  if (form.num_uncached_blocks > 0) begin_behind_copies(slot);
   num_private_rows_ += form != CacheForm{};
   is_restored ? restore(slot) : drop_saved(slot);
   grant_running(slot, max_tokens);
@@ -380,13 +382,10 @@ void Scheduler::reshape(const Reshape& change) {
   const bool was_private = before != CacheForm{};
   if (!memory_.reshape(row, change.form, &plan_)) return;
   count_conversion(before, change.form);
-  if (change.form.num_uncached_blocks < before.num_uncached_blocks) {
-    auto& num_copied = requests_.num_copied_blocks[slot];
-    num_copied = std::min(num_copied, change.form.num_uncached_blocks);
-  }
   num_private_rows_ += (change.form != CacheForm{}) - was_private;
   auto& num_unstored = requests_.num_unstored_tokens[slot];
   num_unstored = std::max(num_unstored, num_uncached_tokens(slot));
+  if (change.form.num_uncached_blocks < before.num_uncached_blocks) bring_back(slot, before.num_uncached_blocks);
 }
 
 void Scheduler::write_forms() {

@@ -228,6 +228,10 @@ class Scheduler {
 
   // scheduler_copies.cpp
   void save_copies(Slot slot);
+  bool has_copies(Slot slot, int32_t num_blocks) const;
+  void begin_behind_copies(Slot slot);
+  void bring_back(Slot slot, int32_t end);
+  void drop_idle_returns();
   void write_copies();
   bool can_load(Slot slot) const;
   BatchFeatures features_beside_copies() const;
@@ -297,8 +301,9 @@ class Scheduler {
     Slot slot;
     int32_t begin;  // blocks
     int32_t end;
+    bool is_return = false;  // of blocks that were uncached
   };
-  std::vector<StepLoad> step_loads_;  // of requests admitted by this schedule()
+  std::vector<StepLoad> step_loads_;  // of this schedule()
   std::vector<Slot> copied_;          // whose uncached tokens the open plan loads
   bool is_open_ = false;
   double limit_seconds_ = 0.0;  // that a deadline, or the bound of offline steps, leaves the step

@@ -186,7 +186,7 @@ void Scheduler::drop_step_load(Slot slot) {
 }
 
 void Scheduler::write_step_loads() {
-  for (const auto& [slot, begin, end] : step_loads_) {
+  for (const auto& [slot, begin, end, is_return] : step_loads_) {
     HOCKET_CHECK(requests_.num_scheduled_tokens[slot] > 0, "blocks are loaded for a step without their request");
     const auto blocks = memory_.tables().blocks(requests_.row[slot]);
     tiers_.load_for_step(std::span(requests_.keys[slot]).subspan(begin, end - begin),

@@ -13,7 +13,7 @@ BLOCK, NUM_LAYERS, UNITS_PER_BLOCK = 16, 8, 4
 UNIT_BYTES = 1000.0
 MAX_LEN = 256
 MAX_BLOCKS = MAX_LEN // BLOCK
-SAVE = 0
+SAVE, STEP_LOAD = 0, 4
 Content = tuple[int, int]  # request and block
 # Weights are read for 8 ms whatever is computed
 COSTS = {"step_base": 0.008, "prefill_token": 1e-7, "decode_seq": 2e-5, "overlap": 0.0}
@@ -35,6 +35,7 @@ class Core:
         self.units: dict[int, Content] = {}
         self.slots: dict[int, Content] = {}
         self.table: dict[int, int] = {}
+        self.num_returned = 0  # blocks
         self.splits: list[tuple[list[int], list[int]]] = []  # layers, and tokens, of what was loaded in a step
 
     def add(self, num: int, *, num_prompt: int, max_tokens: int) -> None:
@@ -63,18 +64,29 @@ class Core:
 
     def _save(self, plan: BatchPlan) -> None:
         units = plan.move_units.reshape(-1, UNITS_PER_BLOCK)
-        assert (plan.move_kinds == SAVE).all()
-        for slot, own in zip(plan.move_slots.tolist(), units.tolist(), strict=True):
-            (self.slots[slot],) = {self.units[unit] for unit in own}  # all of them hold the same block
+        for kind, slot, own in zip(plan.move_kinds.tolist(), plan.move_slots.tolist(), units.tolist(), strict=True):
+            assert kind in (SAVE, STEP_LOAD)
+            if kind == SAVE:
+                (self.slots[slot],) = {self.units[unit] for unit in own}  # all of them hold the same block
+        for kind, slot, own in zip(plan.move_kinds.tolist(), plan.move_slots.tolist(), units.tolist(), strict=True):
+            if kind == STEP_LOAD:
+                self.units.update(dict.fromkeys(own, self.slots[slot]))
+                self.num_returned += 1
 
     def _write(self, plan: BatchPlan) -> None:
         for seq, (request, row) in enumerate(zip(plan.request_ids.tolist(), plan.rows.tolist(), strict=True)):
             missing = int(plan.missing_tokens[seq]) // BLOCK
             begin = int(plan.seq_lens[seq] - np.diff(plan.query_start)[seq])
             first = missing if plan.uncached_tokens[seq] > missing * BLOCK else begin // BLOCK
+            self._check_context(request, row, missing, first)
             for block in range(max(first, missing), (int(plan.seq_lens[seq]) - 1) // BLOCK + 1):
                 for part in range(UNITS_PER_BLOCK):
                     self.units[self._unit(row, part, block)] = (request, block)
+
+    def _check_context(self, request: int, row: int, begin: int, end: int) -> None:
+        for block in range(begin, end):
+            for part in range(UNITS_PER_BLOCK):
+                assert self.units[self._unit(row, part, block)] == (request, block)
 
     def _check_loads(self, plan: BatchPlan) -> None:
         if len(plan.copy_slots) == 0:
@@ -125,6 +137,7 @@ def test_copies_that_come_at_once_are_loaded_for_all_layers() -> None:
     assert stats["num_loaded_tokens"] > 0
     assert all(set(layers) == {0} for layers, _ in core.splits)
     assert stats["num_loaded_tokens"] == sum(sum(tokens) for _, tokens in core.splits)
+    assert core.num_returned > 0  # and got them back
 
 
 def test_copies_that_take_longer_than_computing_are_left() -> None:

@@ -42,6 +42,7 @@ FORMS = {
     "kinds": {"enable_hidden_cache": True},
     "ratio": {"enable_partial_caching": True},
     "both": {"enable_hidden_cache": True, "enable_partial_caching": True},
+    "copies": {"enable_partial_caching": True, "num_host_blocks": 4000, "num_copy_blocks": 64},
 }
 
 
@@ -81,7 +82,7 @@ def capacity(cost: LatencyCoefficients) -> float:
     return num / (OUTPUT * step + num * PROMPT * cost.prefill_token)
 
 
-@pytest.mark.parametrize("form", ["kinds", "ratio", "both"])
+@pytest.mark.parametrize("form", ["kinds", "ratio", "both", "copies"])
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_where_forms_do_not_pay_they_do_no_harm(form: str, load: float) -> None:
     rate = load * capacity(CPU)
@@ -101,12 +102,18 @@ def test_where_compute_is_free_recomputing_lets_more_requests_meet_their_targets
     assert attained(form, FREE_COMPUTE, rate)[0] >= attained("off", FREE_COMPUTE, rate)[0] + 0.05
 
 
+def test_where_recomputing_brings_nothing_loading_lets_more_requests_meet_their_targets() -> None:
+    rate = 0.8 * capacity(IDLE_COMPUTE)
+    recomputed, loaded = attained("ratio", IDLE_COMPUTE, rate), attained("copies", IDLE_COMPUTE, rate)
+    assert loaded[0] >= recomputed[0] + 0.05
+
+
 def test_where_compute_idles_recomputing_does_no_harm() -> None:
     rate = 0.8 * capacity(IDLE_COMPUTE)
     assert attained("ratio", IDLE_COMPUTE, rate)[0] >= attained("off", IDLE_COMPUTE, rate)[0] - 0.02
 
 
-def test_requests_within_memory_are_served_alike_whatever_is_allowed() -> None:
+def test_requests_within_memory_are_served_alike_whatever_forms_there_are_without_copies() -> None:
     rate = 0.1 * capacity(CPU)
-    shares = [attained(form, CPU, rate)[0] for form in FORMS]
+    shares = [attained(form, CPU, rate)[0] for form in ("off", "kinds", "ratio", "both")]
     assert max(shares) - min(shares) < 0.02
