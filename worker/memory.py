@@ -14,7 +14,7 @@ from schedcore.config import EngineConfig
 from worker.errors import MemoryPlanError
 from worker.host_memory import map_huge_pages
 from worker.models.model_config import ModelConfig
-from worker.unit_pool import NUM_VECTOR_KINDS, UnitPool
+from worker.unit_pool import NUM_LANES, NUM_VECTOR_KINDS, UnitPool
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def plan_memory(
     """free_bytes: what the pool may take if the configuration does not say.
 
     has_forms: other cache forms than K and V are possible, and the pool has their workspace in it.
-    has_copies: the same of lanes for copies of uncached tokens, as many as fit into as much memory.
+    has_copies: the same of lanes for copies of uncached tokens, each as large as the workspace.
     Raises MemoryPlanError if the pool cannot hold one request of max_model_len, or of one block.
     """
     layers_per_unit = min(config.layers_per_unit, model.num_layers)
@@ -88,7 +88,7 @@ def plan_memory(
     spare = total - held_blocks * units_per_block
     wanted = min(workspace_units(-(-WORKSPACE_TOKENS // config.block_size)), total // MIN_POOL_PER_WORKSPACE)
     workspace = min(spare, max(wanted, workspace_units(held_blocks)))
-    lanes = min(spare - workspace, workspace) if has_copies else 0
+    lanes = min(spare - workspace, NUM_LANES * workspace) if has_copies else 0
     return MemoryPlan(total - workspace - lanes, held_len, layers_per_unit, num_groups, held_blocks, workspace, lanes)
 
 

@@ -154,7 +154,8 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
         "--partial-caching",
         action=argparse.BooleanOptionalAction,
         help="where memory is short and computing is not, the first tokens of requests may be recomputed in every step "
-        "instead of being cached; needs --no-enable-prefix-caching (default: off)",
+        "instead of being cached, or loaded from the host where --host-cache-bytes keeps them; needs "
+        "--no-enable-prefix-caching (default: off)",
     )
     group.add_argument(
         "--host-cache-bytes",

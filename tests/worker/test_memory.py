@@ -125,3 +125,11 @@ def test_the_pool_starts_as_zeros_in_the_planned_shape(model: ModelConfig) -> No
 
 def test_the_automatic_cpu_pool_is_modest() -> None:
     assert 0 <= free_cpu_bytes() <= 4 << 30
+
+
+def test_lanes_for_copies_are_each_as_large_as_the_workspace(model: ModelConfig) -> None:
+    settings = EngineConfig(model="m", cache_memory_bytes=1000 * UNIT_BYTES, max_model_len=512)
+    made = plan_memory(settings, model, torch.float32, 1 << 40, has_forms=True, has_copies=True)
+    assert (made.num_units, made.num_workspace_units, made.num_lane_units) == (936, 16, 48)
+    pool = allocate_pool(made, settings, model, torch.float32, CPU)
+    assert (len(pool.data), pool.num_lane_blocks) == (1000, 32)  # 16 units of 4 layers
