@@ -51,8 +51,8 @@ def select(p: DrawParameters, rows: Any) -> DrawParameters:
     return DrawParameters(p.temperature[rows], p.top_k[rows], p.top_p[rows], p.min_p[rows], p.seed[rows], p.index[rows])
 
 
-def exact_mass(logits: torch.Tensor, p: DrawParameters, row: int, slack: float) -> tuple[np.ndarray, np.ndarray]:
-    """In float64, cumulated and one by one: probabilities of what the filters keep. slack: of top_p."""
+def exact_mass(logits: torch.Tensor, p: DrawParameters, row: int, rounding: float) -> tuple[np.ndarray, np.ndarray]:
+    """In float64, cumulated and one by one: probabilities of what the filters keep. rounding: of its least."""
     probs = (logits[row].double() / float(p.temperature[row])).softmax(-1).numpy()
     ranked = np.sort(probs)[::-1]
     num_kept = max(1, int((ranked >= float(p.min_p[row]) * ranked[0] * (1 - 1e-6)).sum()))
@@ -60,21 +60,21 @@ def exact_mass(logits: torch.Tensor, p: DrawParameters, row: int, slack: float) 
         num_kept = min(num_kept, int(p.top_k[row]))
     if p.top_p[row] < 1:
         cumulated = ranked[:num_kept].cumsum()
-        num_kept = min(num_kept, int((cumulated < (float(p.top_p[row]) + slack) * cumulated[-1]).sum()) + 1)
-    kept = np.where(probs >= ranked[num_kept - 1] * (1 - 1e-6), probs, 0)
+        num_kept = min(num_kept, int((cumulated < float(p.top_p[row]) * cumulated[-1]).sum()) + 1)
+    kept = np.where(probs >= ranked[num_kept - 1] * (1 - rounding), probs, 0)
     return kept.cumsum() / kept.sum(), kept
 
 
 def check_row(logits: torch.Tensor, p: DrawParameters, row: int, token: int) -> None:
-    """Where the sum of what top_p keeps falls on it within rounding, a token more or less may be kept."""
+    """What is as probable as the least that is kept, within rounding, may be kept or not."""
     number = float(uniforms(p.seed[row : row + 1], p.index[row : row + 1])[0])
 
-    def is_drawn(slack: float) -> bool:
-        cumulated, kept = exact_mass(logits, p, row, slack)
+    def is_drawn(rounding: float) -> bool:
+        cumulated, kept = exact_mass(logits, p, row, rounding)
         before = cumulated[token - 1] if token else 0.0
         return bool(kept[token] > 0 and before - 1e-5 <= number <= cumulated[token] + 1e-5)
 
-    assert any(is_drawn(slack) for slack in (0.0, 1e-5, -1e-5))
+    assert any(is_drawn(rounding) for rounding in (0.0, 1e-6, -1e-6))
 
 
 @ragged
@@ -101,7 +101,7 @@ def test_inverts_the_cumulated_probability_of_what_is_kept(
         check_row(logits, p, row, token)
 
 
-def test_keeps_a_token_more_or_less_where_rounding_decides(device: KernelDevice) -> None:
+def test_tells_apart_what_is_nearly_as_probable(device: KernelDevice) -> None:
     logits = torch.randn(6, 5000, generator=torch.Generator().manual_seed(0)) * 0.1
     p = parameters([{"top_p": 0.9, "temperature": 1.7}] * 6)
     for row, token in enumerate(draw(device, logits, p).tolist()):
