@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 SLICE_SECONDS = 0.01
 VISIT_SECONDS = 0.1  # a connection writes this much of its share at once
-REFUSALS_PER_SECOND = 50.0  # of the sink; what the gateway grants a tenant
+REFUSALS_PER_SECOND = 20.0  # of the sink; what the gateway grants a tenant
 BODY = b'{"session_id": "storm", "event": "typing", "eta_ms": 1000}'
 REFUSAL = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}"
 

@@ -11,8 +11,11 @@ from gateway.token_bucket import TokenBucket
 
 BURST_SECONDS = 2.0  # of unused rate that may be spent at once
 BYTES_BURST_SECONDS = 8.0
-REFUSALS_PER_SECOND = 50.0  # that a tenant gets answered; more have to wait for their answer
-MAX_REFUSAL_SECONDS = 5.0  # that a refusal waits; beyond it the connection is dropped
+FREE_REFUSALS = 50  # that are told at once after a calm time
+REFUSALS_PER_SECOND = 20.0  # that a tenant gets answered; more have to wait for their answer
+MAX_REFUSAL_SECONDS = 12.0  # that a refusal waits; beyond it the connection is dropped
+STORM_SECONDS = 1.0  # a refusal waits so long: nobody heeds them
+STORM_SHARE = 0.1  # of its rate that such a tenant gets
 
 
 class RefusalReason(enum.StrEnum):
@@ -33,21 +36,27 @@ class AdvisoryRefusal:
 
 
 class AdvisoryBudget:
-    """One tenant's. A refusal costs the server, too, so those who do not heed it are answered ever later:
-    REFUSALS_PER_SECOND is all the work that one tenant's refused advisories make, however many it sends."""
+    """One tenant's. What is refused or admitted wakes the server, too, so those who do not heed refusals are answered
+    ever later, and get less: REFUSALS_PER_SECOND and STORM_SHARE of its rate are all that one tenant's storm makes,
+    however many it sends, until it has been told all its refusals."""
 
     def __init__(self, per_second: float, bytes_per_second: float) -> None:
         self._advisories = TokenBucket(per_second, max(1.0, per_second * BURST_SECONDS))
+        self._in_storm = TokenBucket(STORM_SHARE * per_second, max(1.0, STORM_SHARE * per_second))
         self._bytes = TokenBucket(bytes_per_second, bytes_per_second * BYTES_BURST_SECONDS)
         self._refused_until = 0.0  # when the last refusal that is under way will be told
 
     def take(self, num_bytes: int, now: float) -> AdvisoryRefusal | None:
         """None: admitted, and paid for."""
-        if seconds := self._advisories.seconds_until_free(now):
-            return self._refuse(RefusalReason.RATE, seconds, now)
+        is_storm = self._refused_until - now > STORM_SECONDS
+        for bucket in (self._advisories, self._in_storm) if is_storm else (self._advisories,):
+            if seconds := bucket.seconds_until_free(now):
+                return self._refuse(RefusalReason.RATE, seconds, now)
         if seconds := self._bytes.seconds_until_free(now):
             return self._refuse(RefusalReason.BYTES, seconds, now)
         self._advisories.take(1.0)
+        if is_storm:
+            self._in_storm.take(1.0)
         self._bytes.take(num_bytes)
         return None
 
@@ -60,7 +69,7 @@ class AdvisoryBudget:
         self._bytes.take(num_bytes)
 
     def _refuse(self, reason: RefusalReason, retry_after: float, now: float) -> AdvisoryRefusal:
-        told_at = max(self._refused_until, now - 1.0) + 1.0 / REFUSALS_PER_SECOND  # a second's worth goes out at once
+        told_at = max(self._refused_until, now - FREE_REFUSALS / REFUSALS_PER_SECOND) + 1.0 / REFUSALS_PER_SECOND
         delay = max(0.0, told_at - now)
         if delay > MAX_REFUSAL_SECONDS:
             return AdvisoryRefusal(reason, retry_after, None)

@@ -4,8 +4,10 @@ import pytest
 
 from gateway.advisory_budget import (
     BURST_SECONDS,
+    FREE_REFUSALS,
     MAX_REFUSAL_SECONDS,
     REFUSALS_PER_SECOND,
+    STORM_SHARE,
     AdvisoryBudget,
     AdvisoryBudgets,
     AdvisoryRefusal,
@@ -19,10 +21,27 @@ def refused(answer: AdvisoryRefusal | None) -> AdvisoryRefusal:
     return answer
 
 
-def test_a_storm_gets_its_rate_and_the_rest_is_refused() -> None:
+def test_a_storm_gets_its_burst_and_then_a_share_of_its_rate() -> None:
     budget = AdvisoryBudget(per_second=100.0, bytes_per_second=1e9)
-    answers = [budget.take(100, now=i / 10_000) for i in range(10_000)]
-    assert sum(answer is None for answer in answers) == pytest.approx(100 * (1 + BURST_SECONDS), abs=2)
+    num_admitted = [0] * 5
+    for i in range(50_000):
+        num_admitted[i // 10_000] += budget.take(100, now=i / 10_000) is None
+    assert num_admitted[0] == pytest.approx(100 * BURST_SECONDS + 100 * STORM_SHARE, abs=20)
+    assert num_admitted[1:] == pytest.approx([100 * STORM_SHARE] * 4, abs=2)
+
+
+def test_who_offers_little_too_much_gets_the_whole_rate() -> None:
+    budget = AdvisoryBudget(per_second=100.0, bytes_per_second=1e9)
+    answers = [budget.take(100, now=i / 115) for i in range(115 * 20)]
+    assert sum(answer is None for answer in answers) == pytest.approx(100 * (20 + BURST_SECONDS), abs=5)
+
+
+def test_after_a_storm_the_whole_rate_is_back_when_the_last_refusal_is_told() -> None:
+    budget = AdvisoryBudget(per_second=100.0, bytes_per_second=1e9)
+    for i in range(10_000):
+        budget.take(100, now=i / 10_000)
+    later = 1.0 + MAX_REFUSAL_SECONDS
+    assert all(budget.take(100, now=later + i / 100) is None for i in range(500))
 
 
 def test_refusals_are_told_ever_later_and_then_not_at_all() -> None:
@@ -32,16 +51,18 @@ def test_refusals_are_told_ever_later_and_then_not_at_all() -> None:
     told = [round(i / 10_000 + delay, 9) for i, delay in delays]
     assert told == sorted(told)
     assert max(a.delay_seconds or 0.0 for a in answers if a) <= MAX_REFUSAL_SECONDS
-    for start in range(8):
-        assert sum(start <= moment < start + 1 for moment in told) <= 2 * REFUSALS_PER_SECOND + 1
+    assert sum(moment < 1 for moment in told) <= FREE_REFUSALS + REFUSALS_PER_SECOND + 1
+    for start in range(1, 15):
+        assert sum(start <= moment < start + 1 for moment in told) <= REFUSALS_PER_SECOND + 1
     assert any(a is not None and a.delay_seconds is None for a in answers)
 
 
 def test_a_budget_is_exceeded_as_long_as_refusals_wait() -> None:
     budget = AdvisoryBudget(per_second=1.0, bytes_per_second=1e9)
-    answers = [budget.take(0, now=10.0) for _ in range(2 + int(REFUSALS_PER_SECOND))]
+    answers = [budget.take(0, now=10.0) for _ in range(2 + FREE_REFUSALS - 1)]
     assert not any(answer.delay_seconds for answer in answers if answer)
     assert not budget.is_exceeded(now=10.0)
+    budget.take(0, now=10.0)
     delay = refused(budget.take(0, now=10.0)).delay_seconds
     assert delay
     assert budget.is_exceeded(now=10.0)
