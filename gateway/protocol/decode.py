@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from gateway.protocol.allowed_values import allowed_values
 from gateway.protocol.errors import InvalidRequestError
 
 T = TypeVar("T")
@@ -14,6 +15,7 @@ T = TypeVar("T")
 # msgspec says where: "... - at `$.messages[0].role`", "... - at `key` in `$.logit_bias`"
 _LOCATION = re.compile(r" - at (?:.* in )?`\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`")
+_NOT_LISTED = "Invalid enum value"
 _TYPES = re.compile(r"`([a-z]+(?: \| [a-z]+)*)`")
 _WORDS = {
     "str": "a string",
@@ -30,7 +32,7 @@ def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _invalid_value(str(error)) from None
+        raise _invalid_value(str(error), decoder) from None
     except msgspec.DecodeError as error:
         raise InvalidRequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     except UnicodeDecodeError:
@@ -39,7 +41,7 @@ def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise InvalidRequestError("The body is nested too deeply.", code="invalid_json") from None
 
 
-def _invalid_value(report: str) -> InvalidRequestError:
+def _invalid_value(report: str, decoder: msgspec.json.Decoder[Any]) -> InvalidRequestError:
     param: str | None = None
     if location := _LOCATION.search(report):
         param = location["path"] or None
@@ -50,6 +52,8 @@ def _invalid_value(report: str) -> InvalidRequestError:
     report = _TYPES.sub(_in_words, report).replace("Expected", "expected")
     if param is None:
         return InvalidRequestError(f"Invalid body: {report}.", code="invalid_type")
+    if report.startswith(_NOT_LISTED) and (allowed := allowed_values(decoder.type, param)):
+        report = f"expected one of {', '.join(allowed)}"
     return InvalidRequestError(f"Invalid value for '{param}': {report}.", param=param, code="invalid_value")
 
 
