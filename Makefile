@@ -6,12 +6,23 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 MODEL ?=
 ARGS ?=
+MINUTES ?= 60
+FUZZ_MINUTES ?= 60
+
+# CUDA kernels: auto (where there is a device), 1 or 0. Tests also need kernels that nothing else does. Both stay as they
+# were built until a command asks for something else, so that commands in turns rebuild nothing.
+CUDA ?= $(or $(word 1,$(shell cat $(VENV)/.options 2>/dev/null)),auto)
+NEED_NO_TESTS := help serve build clean
+TWINS := $(or $(word 2,$(shell cat $(VENV)/.options 2>/dev/null)),$(if $(filter-out $(NEED_NO_TESTS),$(MAKECMDGOALS)),--twins))
+
+# Tests run in parallel, one process per core.
+WORKERS ?= auto
 NATIVE_SOURCES := $(shell find cpp kernels -type f 2>/dev/null) CMakeLists.txt
-CPP_FILES = $(shell find cpp kernels tests/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
-PY_DIRS := gateway schedcore worker client bench tests
+CPP_FILES = $(shell find cpp kernels tests/cpp tests/fuzz -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
+PY_DIRS := gateway schedcore vllm_engine worker client bench tests tools
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core test-gpu test-kills check bench bench-gpu format build clean
+.PHONY: help serve test test-core test-python test-schema test-compat test-vllm test-gpu test-invariance test-kills fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -19,19 +30,53 @@ help: ## this list
 serve: $(VENV)/.built ## build if needed, then serve MODEL (default: the demo model); ARGS="--port 9000 ..." for more
 	$(BIN)/hocket serve $(MODEL) $(ARGS)
 
-build: $(VENV)/.built ## virtual environment and native modules
+build: $(VENV)/.built ## virtual environment and native modules; CUDA=1 or CUDA=0: with or without CUDA kernels
 
-test: $(VENV)/.dev test-core ## everything that runs without a GPU
-	$(BIN)/python -m pytest -q -m "not gpu" $(ARGS)
+test: test-core test-python ## everything that runs without a GPU, on all cores
 
-test-core: $(VENV)/.built ## the core's C++ tests under ASan and UBSan
+test-core: $(VENV)/.runtime ## the core's C++ tests under ASan and UBSan
+	@echo "Building the core's tests under sanitizers ..."
 	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=Debug \
 	  -DHOCKET_BUILD_CORE=OFF -DHOCKET_BUILD_KERNELS=OFF -DHOCKET_BUILD_TESTS=ON -DHOCKET_SANITIZE=ON >/dev/null
 	@$(BIN)/cmake --build build/sanitize
-	@$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+	@$(BIN)/ctest --test-dir build/sanitize --output-on-failure -j $$(nproc)
 
-test-kills: $(VENV)/.dev ## a batch of 2,000 rows, its server killed at ten moments
+test-python: $(VENV)/.dev ## pytest; ARGS="-k word" for some, WORKERS=0 for one process
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not gpu" $(ARGS)
+
+VLLM_VENV ?= build/vllm-env
+
+$(VLLM_VENV)/.built: tools/vllm_env.py pyproject.toml $(NATIVE_SOURCES)
+	$(PYTHON) tools/vllm_env.py $(VLLM_VENV)
+
+# One unbound thread: the two of a small machine wait for each other wherever something else computes.
+test-vllm: export OMP_NUM_THREADS = 1
+test-vllm: export VLLM_CPU_OMP_THREADS_BIND = nobind
+test-vllm: $(VENV)/.dev $(VLLM_VENV)/.built ## the vLLM engine, in an environment of its own that this makes: 4 GB, some minutes
+	HOCKET_TEST_VLLM_REQUESTS=$${HOCKET_TEST_VLLM_REQUESTS-1000} $(VLLM_VENV)/bin/python -m pytest -q -o filterwarnings= --timeout 900 tests/vllm_engine $(ARGS)
+	HOCKET_TEST_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest -q tests/vllm_engine/test_through_gateway.py tests/vllm_engine/test_stock_vllm.py $(ARGS)
+
+test-schema: $(VENV)/.dev ## Schemathesis over /openapi.json, every route, 5,000 cases: minutes
+	HOCKET_TEST_SCHEMA_CASES=$${HOCKET_TEST_SCHEMA_CASES-5000} $(BIN)/python -m pytest -q tests/schema $(ARGS)
+
+test-compat: $(VENV)/.dev ## third-party clients, in an environment of their own that this makes; writes docs/compat.md
+	$(BIN)/python tests/compat/run.py $(ARGS)
+
+test-kills: $(VENV)/.dev ## takes minutes: a batch of 2,000 rows, its server killed at ten moments
 	HOCKET_TEST_KILL_ROWS=2000 HOCKET_TEST_KILLS=10 $(BIN)/python -m pytest -q tests/end_to_end/test_batch_kills.py
+
+fuzz: $(VENV)/.fuzz ## coverage-guided fuzzing of all that comes from outside, FUZZ_MINUTES (60) in all; goes on where it stopped
+	@VENV=$(VENV) tests/fuzz/build_core.sh
+	$(BIN)/python tests/fuzz/campaign.py --minutes $(FUZZ_MINUTES) $(ARGS)
+
+fuzz-merge: $(VENV)/.fuzz ## takes the smallest new inputs of make fuzz into tests/fuzz/corpus
+	$(BIN)/python tests/fuzz/campaign.py --merge $(ARGS)
+
+soak: $(VENV)/.dev ## chats, aborts, batches, advisories, uploads and kills for MINUTES (60): nothing may be lost, nothing may grow
+	$(BIN)/python -m bench.run.soak --minutes $(MINUTES) $(ARGS)
+
+test-invariance: $(VENV)/.dev ## 192 seeded and 192 greedy requests in a crowd, each against itself alone, bit for bit
+	HOCKET_TEST_INVARIANCE_REQUESTS=192 $(BIN)/python -m pytest -q tests/worker/runner/test_batch_invariance.py -k demo_model
 
 test-gpu: $(VENV)/.dev ## what needs a CUDA device; the kernels once more under compute-sanitizer, where there is one
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)
@@ -52,19 +97,22 @@ format: $(VENV)/.dev ## rewrite to the house format
 	$(BIN)/ruff check --fix --exit-zero $(PY_DIRS)
 	@$(BIN)/clang-format -i $(CPP_FILES)
 
+docs: $(VENV)/.dev ## rewrite what is generated in docs/: the metrics' catalogue
+	$(BIN)/python tools/metrics_page.py
+
 bench: $(VENV)/.dev ## tokens per second, TTFT, ITL, the core's time per step, errors of predicted step times
-	$(BIN)/python bench/core.py --policy hocket
-	$(BIN)/python bench/core_contention.py
-	$(BIN)/python bench/algorithms.py
-	$(BIN)/python bench/kernels.py
-	$(BIN)/python bench/read_bandwidth.py
-	$(BIN)/python bench/gateway_cost.py
-	$(BIN)/python bench/estimator.py --short
-	$(BIN)/python bench/serve.py $(ARGS)
+	$(BIN)/python -m bench.run.parts.core --policy hocket
+	$(BIN)/python -m bench.run.parts.core_contention
+	$(BIN)/python -m bench.run.parts.algorithms
+	$(BIN)/python -m bench.run.parts.kernels
+	$(BIN)/python -m bench.run.parts.read_bandwidth
+	$(BIN)/python -m bench.run.gateway.gateway_cost
+	$(BIN)/python -m bench.run.parts.estimator --short
+	$(BIN)/python -m bench.run.serve $(ARGS)
 
 bench-gpu: $(VENV)/.dev ## on a CUDA device: kernels against their limits and the library's, whole steps of two models
-	$(BIN)/python bench/kernels.py --device cuda
-	$(BIN)/python bench/gpu_steps.py --device cuda
+	$(BIN)/python -m bench.run.parts.kernels --device cuda
+	$(BIN)/python -m bench.run.parts.gpu_steps --device cuda
 
 clean: ## remove everything that was built
 	rm -rf build $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -78,15 +126,24 @@ $(VENV)/.venv:
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.venv pyproject.toml client/pyproject.toml constraints.txt
-	@echo "Installing dependencies (PyTorch is the large one) ..."
+	@echo "Installing the build tools ..."
 	$(PIP) install -qq -c constraints.txt --group build
 	@touch $@
 
-$(VENV)/.built: $(VENV)/.runtime $(NATIVE_SOURCES)
-	@echo "Building the scheduling core and the kernels ..."
-	$(PIP) install -qq -c constraints.txt --no-build-isolation -e client -e .
+$(VENV)/.options: FORCE | $(VENV)/.venv
+	@echo '$(CUDA) $(TWINS)' | cmp -s - $@ || echo '$(CUDA) $(TWINS)' > $@
+
+$(VENV)/.built: $(VENV)/.runtime $(VENV)/.options $(NATIVE_SOURCES)
+	@echo "Installing dependencies, building the scheduling core and the kernels ..."
+	@$(BIN)/python tools/build.py --cuda $(CUDA) $(TWINS)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.built pyproject.toml
+	@echo "Installing what tests and checks need ..."
 	$(PIP) install -qq -c constraints.txt --group dev
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.dev pyproject.toml
+	@$(PIP) install -qq -c constraints.txt --group fuzz || \
+	  echo "!!! Atheris cannot be installed for this Python ($$($(BIN)/python -V)): what is in Python is not fuzzed"
 	@touch $@

@@ -9,16 +9,20 @@ from collections.abc import AsyncIterator, Callable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from gateway.advisory_gate import advisory_gate
-from gateway.engine_client import EngineDeadError
-from gateway.exposition import Exposition
-from gateway.middleware import add_request_id, authentication, map_errors, track
-from gateway.offline.runner_service import run_rows
-from gateway.offline.service import run_offline
-from gateway.offline.webhooks import deliver_webhooks
+from gateway.advisories.advisory_gate import advisory_gate
+from gateway.engine.engine_client import EngineClient, EngineDeadError
+from gateway.http.allowed_hosts import AllowedHosts
+from gateway.http.browser_guard import browser_guard, share_answers
+from gateway.http.middleware import add_request_id, authentication, map_errors, tracking
+from gateway.metrics.catalogue.reading import Sources
+from gateway.metrics.exposition import Exposition
+from gateway.offline.running.runner_service import run_rows
+from gateway.offline.running.service import run_offline
+from gateway.offline.running.webhooks import deliver_webhooks
 from gateway.protocol.errors import UnavailableError
 from gateway.routes import routes
-from gateway.routes.metrics import EXPOSITION
+from gateway.routes.server import description
+from gateway.routes.server.metrics import EXPOSITION
 from gateway.services import SERVICES, Services
 
 _log = logging.getLogger("hocket.gateway")
@@ -30,44 +34,60 @@ def create_app(services: Services, on_engine_settled: Callable[[], None] = lambd
 
     `on_engine_settled` is called once, when the engine is ready or has failed to start.
     """
-    config = services.config
-    gate = advisory_gate(config, services.advisory_budgets)
-    middlewares: list[Middleware] = [gate, track, map_errors, authentication(config.api_keys)]
+    config, serving = services.config, services.serving
+    allowed = AllowedHosts(config)
+    middlewares: list[Middleware] = [
+        advisory_gate(config, services.advisory_budgets, services.advisory_metrics, services.now),
+        tracking(serving.metrics, services.now, has_log=config.enable_access_log),
+        map_errors,
+        browser_guard(allowed),
+        authentication(config.api_keys),
+    ]
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[SERVICES] = services
-    app[EXPOSITION] = Exposition(
-        services.metrics,
-        services.engine,
-        services.admissions,
-        config.served_model_names[0],
-        services.advisory_metrics,
+    sources = Sources(
+        metrics=serving.metrics,
+        engine=serving.engine,
+        admissions=serving.admissions,
+        advisories=services.advisory_metrics,
+        tasks=services.supervisor,
+        text_work=services.model.tokenizer.pool,
+        model_name=services.model.names[0],
     )
+    app[EXPOSITION] = Exposition(sources)
     app.add_routes(routes())
+    description.document(config)
     app.on_response_prepare.append(add_request_id)
+    app.on_response_prepare.append(share_answers(allowed))
     app.on_shutdown.append(drain)
-    app.cleanup_ctx.append(run_offline)
-    app.cleanup_ctx.append(deliver_webhooks)
-    app.cleanup_ctx.append(_engine(on_engine_settled))
-    app.cleanup_ctx.append(run_rows)
+    store, supervisor = services.offline, services.supervisor
+    if store is not None:
+        app.cleanup_ctx.append(run_offline(store, config, supervisor))
+        app.cleanup_ctx.append(deliver_webhooks(store, supervisor))
+    app.cleanup_ctx.append(_engine(services, on_engine_settled))
+    app.cleanup_ctx.append(services.background.until_closed)
+    if store is not None:
+        app.cleanup_ctx.append(run_rows(serving, store, supervisor))
     return app
 
 
-def _engine(on_settled: Callable[[], None]) -> Callable[[web.Application], AsyncIterator[None]]:
-    async def run_engine(app: web.Application) -> AsyncIterator[None]:
-        services = app[SERVICES]
-        starting = asyncio.create_task(_start(services, on_settled))
+def _engine(services: Services, on_settled: Callable[[], None]) -> Callable[[web.Application], AsyncIterator[None]]:
+    engine = services.serving.engine
+
+    async def run_engine(_: web.Application) -> AsyncIterator[None]:
+        starting = asyncio.create_task(_start(engine, on_settled))
         yield
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
-        await services.engine.close()
-        services.tokenizer.close()
+        await engine.close()
+        services.model.tokenizer.close()
 
     return run_engine
 
 
-async def _start(services: Services, on_settled: Callable[[], None]) -> None:
+async def _start(engine: EngineClient, on_settled: Callable[[], None]) -> None:
     try:
-        await services.engine.start()
+        await engine.start()
     except EngineDeadError:
         pass  # engine.death says why, to everyone who asks
     except Exception:
@@ -77,10 +97,10 @@ async def _start(services: Services, on_settled: Callable[[], None]) -> None:
 
 async def drain(app: web.Application) -> None:
     """No new requests; the open ones may finish, and those that take too long are told so."""
-    services = app[SERVICES]
-    services.is_draining = True
-    await services.open.wait_until_none(services.config.drain_timeout_ms / 1e3)
+    serving = app[SERVICES].serving
+    serving.is_draining = True
+    await serving.open.wait_until_none(serving.config.drain_timeout_ms / 1e3)
     error = UnavailableError("The server is shutting down.", code="shutting_down")
-    for generation in services.open:
+    for generation in serving.open:
         generation.fail(error)
-    await services.open.wait_until_none(_FAREWELL_SECONDS)
+    await serving.open.wait_until_none(_FAREWELL_SECONDS)

@@ -1,76 +1,55 @@
-"""What the handlers share; made once per process, in `app.py`."""
+"""What the handlers share; made once per process, in `cli/serve.py`."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from gateway.admission import Admission
-from gateway.advisor import Advisor
-from gateway.advisory_budget import AdvisoryBudgets
-from gateway.advisory_metrics import AdvisoryMetrics
-from gateway.chat_template import ChatTemplate
-from gateway.config import GatewayConfig
-from gateway.engine_client import EngineClient, EngineDeadError
-from gateway.metrics import SERVED_CLASSES, Metrics
-from gateway.offline.store import OfflineStore
-from gateway.open_generations import OpenGenerations
-from gateway.protocol.errors import NotFoundError, UnavailableError
-from gateway.tokenize import Tokenizer
-from gateway.typing_webhook import TypingWebhook
-from schedcore.types import EngineInfo, RequestClass, SamplingParams
+from gateway.advisories.advisor import Advisor
+from gateway.advisories.advisory_budget import AdvisoryBudgets
+from gateway.advisories.typing_webhook import TypingWebhook
+from gateway.answers.responses.background import BackgroundResponses
+from gateway.base.supervision import Supervisor
+from gateway.config.config import GatewayConfig
+from gateway.engine.engine_client import EngineClient
+from gateway.generation.serving import Serving
+from gateway.http.upload_pace import UploadPace
+from gateway.metrics.advisory_metrics import AdvisoryMetrics
+from gateway.model.served_model import ServedModel
+from gateway.offline.store.store import OfflineStore
 
 
-@dataclass(slots=True, eq=False)
 class Services:
-    config: GatewayConfig
-    engine: EngineClient
-    tokenizer: Tokenizer
-    template: ChatTemplate | None = None
-    stop_token_ids: tuple[int, ...] = ()  # the model's ends of sequence
-    sampling: SamplingParams = field(default_factory=SamplingParams)  # the checkpoint's defaults
-    admissions: dict[RequestClass, Admission] = field(default_factory=dict)
-    metrics: Metrics = field(default_factory=Metrics)
-    clock: Callable[[], float] = time.monotonic
-    created: int = field(default_factory=lambda: int(time.time()))  # of the models, for /v1/models
-    request_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    open: OpenGenerations = field(default_factory=OpenGenerations)
-    offline: OfflineStore | None = None  # None: no files and batches
-    advisory_metrics: AdvisoryMetrics = field(default_factory=AdvisoryMetrics)
-    advisory_budgets: AdvisoryBudgets = field(init=False)
-    advisor: Advisor = field(init=False)
-    typing_webhook: TypingWebhook = field(init=False)
-    is_draining: bool = False
+    """Whoever needs less takes less: `serving`, `model`, the store."""
 
-    def __post_init__(self) -> None:
-        for request_class in SERVED_CLASSES:
-            admission = Admission(self.config.max_queue_requests, self.config.max_queue_tokens)
-            self.admissions[request_class] = admission
-        self.advisory_budgets = AdvisoryBudgets(self.config)
-        self.typing_webhook = TypingWebhook(self.config)
-        self.advisor = Advisor(self.config, self.engine, self.advisory_metrics, self.clock, self.request_ids)
+    def __init__(
+        self,
+        config: GatewayConfig,
+        engine: EngineClient,
+        model: ServedModel,
+        offline: OfflineStore | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        """offline: None: no files and batches."""
+        self.config = config
+        self.model = model
+        self.offline = offline
+        self.supervisor = Supervisor() if supervisor is None else supervisor  # an empty one is falsy
+        self.created = int(time.time())  # the models, for /v1/models
+        self.advisory_metrics = AdvisoryMetrics()
+        self.advisory_budgets = AdvisoryBudgets(config)
+        self.typing_webhook = TypingWebhook(config)
+        clock, request_ids = time.monotonic, itertools.count(1)
+        advisor = Advisor(config, engine, self.advisory_metrics, clock, request_ids, self.advisory_budgets)
+        self.serving = Serving(config, engine, model, advisor, request_ids, clock=clock)
+        self.background = BackgroundResponses(self.serving)
+        self.upload_pace = UploadPace(lambda: len(self.serving.open) > 0, clock)
 
-    def ready_engine(self) -> EngineInfo:
-        """Raises UnavailableError while there is no engine, or not yet, or while the server shuts down."""
-        if self.is_draining:
-            raise UnavailableError("The server is shutting down.", code="shutting_down")
-        try:
-            return self.engine.info
-        except EngineDeadError as error:
-            raise UnavailableError(str(error), code=error.code, headers={"Retry-After": "5"}) from None
-
-    def model_name(self, requested: str | None) -> str:
-        """The name to show. Raises NotFoundError if it is not one that is served."""
-        names = self.config.served_model_names
-        if requested is None:
-            return names[0]
-        if requested in names:
-            return requested
-        raise NotFoundError(f"The model '{requested}' does not exist.", param="model", code="model_not_found")
+    def now(self) -> float:
+        """On the clock that requests are measured with."""
+        return self.serving.clock()
 
 
 SERVICES = web.AppKey("SERVICES", Services)

@@ -1,5 +1,5 @@
 // worker._kernels: the launchers as Python functions. Pointers are integers (Tensor.data_ptr()), strides are in
-// elements. Nothing is checked here; that is the work of worker/ops.py. The interpreter lock is released while a kernel
+// elements. Nothing is checked here; that is the work of worker/ops. The interpreter lock is released while a kernel
 // runs. A status other than kOk raises RuntimeError.
 #include "bindings.h"
 
@@ -13,7 +13,6 @@
 #include "linear.h"
 #include "machine_limits.h"
 #include "paged_attention.h"
-#include "recompute_decode.h"
 #include "rms_norm.h"
 #include "rope_kv_write.h"
 #include "silu_mul.h"
@@ -132,35 +131,12 @@ void paged_attention(Pointer out, Pointer q, const Step& step, int64_t layer, in
   HOCKET_LAUNCH(paged_attention, args, stream);
 }
 
-// recompute_threads 0: on two streams.
-void recompute_decode(Pointer out, Pointer q, const Step& step, int64_t layer, int64_t num_heads, int64_t q_stride,
-                      int64_t sliding_window, float scale, int dtype, Pointer workspace, int64_t num_decodes,
-                      int64_t recompute_threads, int64_t stream, int64_t side_stream) {
-  const RecomputeDecodeArgs args{
-      attention_args(out, q, step, layer, num_heads, q_stride, sliding_window, scale, dtype, workspace), num_decodes,
-      recompute_threads};
-#ifdef HOCKET_HAS_CUDA
-  auto* main = reinterpret_cast<void*>(stream);
-  check(recompute_threads > 0
-            ? recompute_decode_cuda(args, main)
-            : recompute_decode_two_streams_cuda(args.attention, main, reinterpret_cast<void*>(side_stream)));
-#else
-  static_cast<void>(args), static_cast<void>(stream), static_cast<void>(side_stream);
-  check(Status::kDeviceError);
-#endif
-}
-
-// What paged_attention needs, or with recompute_threads > 0 recompute_decode.
-int64_t workspace_bytes(const Step& step, int64_t num_heads, int dtype, int64_t num_decodes, int64_t recompute_threads,
-                        int64_t stream) {
+int64_t workspace_bytes(const Step& step, int64_t num_heads, int dtype, int64_t stream) {
 #ifdef HOCKET_HAS_CUDA
   if (stream == kCpu) return 0;
-  const PagedAttentionArgs args = attention_args(0, 0, step, 0, num_heads, 0, 0, 0, dtype, 0);
-  if (recompute_threads > 0) return recompute_decode_workspace_bytes({args, num_decodes, recompute_threads});
-  return paged_attention_workspace_bytes(args);
+  return paged_attention_workspace_bytes(attention_args(0, 0, step, 0, num_heads, 0, 0, 0, dtype, 0));
 #else
   static_cast<void>(step), static_cast<void>(num_heads), static_cast<void>(dtype), static_cast<void>(stream);
-  static_cast<void>(num_decodes), static_cast<void>(recompute_threads);
   return 0;
 #endif
 }
@@ -202,7 +178,6 @@ PYBIND11_MODULE(_kernels, m) {
   m.def("silu_mul", &silu_mul, no_lock);
   m.def("rope_kv_write", &rope_kv_write, no_lock);
   m.def("paged_attention", &paged_attention, no_lock);
-  m.def("recompute_decode", &recompute_decode, no_lock);
   m.def("paged_attention_workspace_bytes", &workspace_bytes);
   m.def("linear", &linear, no_lock);
   m.def("linear_panel_width", &linear_panel_width);

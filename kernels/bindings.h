@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "paged_pool.h"
-#include "status.h"
+#include "base/paged_pool.h"
+#include "base/status.h"
 
 #ifdef HOCKET_HAS_CUDA
 #define HOCKET_LAUNCH(op, args, stream) \

@@ -8,6 +8,7 @@
 #include "bindings.h"
 #include "decoder_step.h"
 #include "draw_tokens.h"
+#include "step_bounds.h"
 
 namespace py = pybind11;
 
@@ -36,8 +37,10 @@ class Decoder {
  public:
   Decoder(const PagedPool& pool, Pointer embedding, int embedding_dtype, Pointer cos_sin, const py::list& layers,
           Pointer final_norm, const LinearWeight& head, int64_t hidden_size, int64_t num_heads, int64_t rotary_dim,
-          float norm_eps, float attention_scale, Pointer num_landed)
-      : pool_(pool), num_landed_(to_const<int32_t>(num_landed)) {
+          float norm_eps, float attention_scale, Pointer num_landed, int64_t max_positions, int64_t num_rows)
+      : pool_(pool),
+        bounds_{head.out_features, max_positions, pool.max_blocks * pool.block_size, num_rows},
+        num_landed_(to_const<int32_t>(num_landed)) {
     for (const py::handle& layer : layers) layers_.push_back(layer.cast<DecoderLayer>());
     model_ = {to_pointer(embedding),
               to_const<float>(cos_sin),
@@ -56,6 +59,8 @@ class Decoder {
   void run(const Array<int32_t>& token_ids, const Array<int32_t>& positions, const Array<int32_t>& token_row,
            const Array<int32_t>& query_start, const Array<int32_t>& seq_lens, const Array<int32_t>& rows,
            const Array<int32_t>& sample_tokens, Pointer hidden, Pointer logits) {
+    bounds_.check(span(token_ids), span(positions), span(token_row), span(query_start), span(seq_lens), span(rows),
+                  span(sample_tokens));
     const DecoderStepArgs args{static_cast<float*>(to_pointer(hidden)),
                                static_cast<float*>(to_pointer(logits)),
                                &model_,
@@ -81,6 +86,7 @@ class Decoder {
                             const Array<int32_t>& token_row, const Array<int32_t>& query_start,
                             const Array<int32_t>& seq_lens, const Array<int32_t>& rows,
                             const Array<int32_t>& sample_seqs, Pointer hidden, Pointer logits) {
+    StepBounds::within("sample_seqs", span(sample_seqs), query_start.size() - 1);
     Array<int32_t> tokens(sample_seqs.size());
     int32_t* sampled = tokens.mutable_data();  // first where they are, then what they are
     for (py::ssize_t i = 0; i < sample_seqs.size(); ++i) sampled[i] = query_start.data()[sample_seqs.data()[i] + 1] - 1;
@@ -99,7 +105,12 @@ class Decoder {
   }
 
  private:
+  static std::span<const int32_t> span(const Array<int32_t>& array) {
+    return {array.data(), static_cast<size_t>(array.size())};
+  }
+
   PagedPool pool_;
+  StepBounds bounds_;
   const int32_t* num_landed_;
   std::vector<DecoderLayer> layers_;
   DecoderModel model_;
@@ -157,7 +168,7 @@ void bind_decoder(py::module_& module) {
   py::class_<DecoderLayer>(module, "DecoderLayer", py::module_local()).def(py::init(&make_layer));
   py::class_<Decoder>(module, "Decoder", py::module_local())
       .def(py::init<const PagedPool&, Pointer, int, Pointer, const py::list&, Pointer, const LinearWeight&, int64_t,
-                    int64_t, int64_t, float, float, Pointer>())
+                    int64_t, int64_t, float, float, Pointer, int64_t, int64_t>())
       .def("run", &Decoder::run, exactly("token_ids"), exactly("positions"), exactly("token_row"),
            exactly("query_start"), exactly("seq_lens"), exactly("rows"), exactly("sample_tokens"), py::arg("hidden"),
            py::arg("logits"))

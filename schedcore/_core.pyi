@@ -4,6 +4,7 @@ Times are seconds on one monotonic clock of the caller's choice.
 """
 
 import enum
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,9 +27,86 @@ class CoreError(RuntimeError):
 class AddStatus(enum.Enum):
     OK = ...
     QUEUE_FULL = ...
-    TOO_LONG = ...  # could never be computed: see Scheduler::add_request in cpp/core/scheduler.h
+    OVERLOADED = ...  # see cpp/core/scheduler/overload_control.h
+    TOO_LONG = ...  # could never be computed: see Scheduler::add_request in cpp/core/scheduler/scheduler.h
     DUPLICATE_ID = ...
     INVALID = ...  # empty prompt, negative token id, max_tokens < 1, min_tokens < 0, bad class or arrival
+
+class RequestClass(enum.IntEnum):
+    """The three kinds of traffic, in order of precedence."""
+
+    ONLINE = 0
+    OFFLINE = 1
+    ADVISORY = 2
+
+class FinishReason(enum.IntEnum):
+    """Why a request ended; every accepted request gets exactly one delta whose reason is not NONE."""
+
+    NONE = 0
+    STOP = 1  # a stop token or the end-of-sequence token was sampled
+    LENGTH = 2  # max_tokens, or the model's context is full
+    ABORT = 3  # the client or an operator ended it
+    ERROR = 4  # refused or failed; TokenDelta.error says why
+
+class AdvisoryEvent(enum.IntEnum):
+    """What is known of a session. The first two announce a request."""
+
+    TYPING = 0
+    AGENT_STEP = 1
+    CANCEL = 2  # the announced request will not come: the lease ends, the session stays known
+    QUERY = 3  # changes nothing
+    RELEASE = 4  # the session is over: the engine forgets it
+
+class SessionAction(enum.IntEnum):
+    """What an engine does about an advisory; the costliest of what it does."""
+
+    NONE = 0  # nothing to do, or the session is unknown
+    PIN = 1  # all of its cache is in device memory and is held there
+    PREFETCH = 2  # cache comes up from the host or the disk
+    DRAFT_PREFILL = 3  # what is missing of the draft is computed
+    RELEASE = 4  # its lease ended, or the session is forgotten
+    REFUSED = 5  # memory or the draft's length does not permit it
+
+class CacheKind(enum.IntEnum):
+    """What a block holds per layer group."""
+
+    KV = 0
+    HIDDEN = 1  # the input of the attention projections
+
+class MoveKind(enum.IntEnum):
+    """What moves between tiers, one block each."""
+
+    SAVE = 0  # device -> host
+    LOAD = 1  # host -> device
+    STORE = 2  # host -> disk
+    FETCH = 3  # disk -> host
+    STEP_LOAD = 4  # host -> device, for the step of the plan
+
+class RatioReason(enum.IntEnum):
+    """Why the b/r solver recomputed nothing in a step, or that it did (cpp/core/solvers/residency.h)."""
+
+    RECOMPUTES = 0
+    NOT_ALLOWED = 1  # without partial caching, or under a policy that does not use it
+    MEMORY_SUFFICES = 2
+    UNKNOWN_TIMES = 3
+    OTHERS_GIVE_WAY = 4  # somebody lost memory in the step: it is short as it is
+    NOBODY_MAY_LACK = 5  # who is left out shares its first blocks, is late, or is owed a whole place
+    TOO_FEW_BLOCKS = 6  # what could be given up lets nobody in
+    COSTS_MORE = 7  # than who came in would bring
+    TARGETS = 8  # the step would end after somebody's token is due
+
+class SimulatedOutcome(enum.IntEnum):
+    """How a simulated request ended."""
+
+    PENDING = 0  # only in a run with a horizon
+    FINISHED = 1
+    QUEUE_FULL = 2
+    TOO_LONG = 3
+    OVERLOADED = 4
+
+POLICIES: tuple[str, ...]
+MAX_LAYERS_IN_FLIGHT: int  # of uncached tokens, loaded or in use at a time
+NO_TOKEN: int  # sampled where the model gave numbers that are not finite
 
 class SchedulerConfig:
     def __init__(
@@ -55,6 +133,7 @@ class SchedulerConfig:
         enable_mixed_steps: bool = True,
         token_composition: str = "greedy",
         restore: str = "faster",
+        save_sessions_only: bool = False,
         overlap_restores: bool = True,
         preemption: str = "recompute",
         cache_kind: str = "kv",
@@ -63,14 +142,21 @@ class SchedulerConfig:
         past_target_decay: float = 0.0,
         max_wait_ms: float = 60_000,
         max_offline_wait_ms: float = 86_400_000,
-        max_offline_step_ms: float = 250.0,
+        starving_turn_ms: float = math.inf,
+        max_ttft_ms: float = math.inf,
+        max_decode_step_ms: float = math.inf,
+        max_offline_step_ms: float = 100.0,
         enable_residents: bool = True,
         enable_deadlines: bool = True,
         enable_plan_search: bool = True,
         enable_task_aware_eviction: bool = True,
         enable_reserve: bool = True,
     ) -> None:
-        """cpp/core/config.h. Raises ValueError naming the field, TypeError for one that does not exist."""
+        """cpp/core/base/config.h. Raises ValueError naming the field, TypeError for one that does not exist."""
+    @property
+    def max_num_seqs(self) -> int: ...
+    @property
+    def max_num_batched_tokens(self) -> int: ...
     @property
     def num_groups(self) -> int: ...
     @property
@@ -79,7 +165,7 @@ class SchedulerConfig:
     def max_blocks_per_seq(self) -> int: ...
 
 class Estimates:
-    """What the scheduler believes of the machine (cpp/core/estimates.h). Unknown: None or 0."""
+    """What the scheduler believes of the machine (cpp/core/estimates/estimates.h). Unknown: None or 0."""
 
     def __init__(
         self,
@@ -94,9 +180,11 @@ class Estimates:
     ) -> None: ...
     @property
     def latency(self) -> _core_algorithms.LatencyModel: ...
+    def itl_seconds(self, max_num_seqs: int) -> float:
+        """Between tokens, that this machine can keep; infinite while nothing is known of step times."""
 
 class BatchPlan:
-    """See cpp/core/batch_plan.h. Arrays are views, valid until the next schedule()."""
+    """See cpp/core/base/batch_plan.h. Arrays are views, valid until the next schedule()."""
 
     step_id: int
     num_tokens: int
@@ -112,7 +200,9 @@ class BatchPlan:
     block_table_index: Int64
     block_table_unit: Int32
     preempted_ids: UInt64
-    cache_kinds: Int32  # per sequence, or empty where no form other than KV is possible; so are the next three
+    cache_kinds: (
+        Int32  # CacheKind per sequence, or empty where no form other than KV is possible; so are the next three
+    )
     uncached_tokens: Int32
     hidden_tokens: Int32
     missing_tokens: Int32
@@ -123,7 +213,7 @@ class BatchPlan:
     projected_units: Int32  # [num_projections * num_groups]
     transfers: list[tuple[int, int, int, int, int, bool, int]]  # HostTransfer's fields
     move_ids: Int32  # moves between tiers, also in a plan without anything to run; so are the next four
-    move_kinds: Int32  # MoveKind: 0 save, 1 load, 2 store, 3 fetch, 4 load for this plan's step
+    move_kinds: Int32  # MoveKind
     move_slots: Int32
     move_units: Int32  # [num_moves * units_per_block]
     move_keys: UInt64  # [num_moves, 2], a copy
@@ -135,7 +225,7 @@ class StepOutput:
 
     request_ids: UInt64
     token_ids: Int32
-    finish_reasons: UInt8  # schedcore.types.FinishReason
+    finish_reasons: UInt8  # FinishReason
     num_output_tokens: Int32
     num_cached_tokens: Int32  # prompt tokens served from the prefix cache at the request's first admission
 
@@ -156,10 +246,13 @@ class Scheduler:
         arrival_time: float = 0.0,
         ttft_target: float | None = None,
         itl_target: float | None = None,
+        tpot_target: float | None = None,
         cache_salt: str = "",
         tenant: str = "",
         session_id: str = "",
     ) -> AddStatus: ...
+    def retry_seconds(self) -> float:
+        """Until an online request like the one last refused as OVERLOADED would be accepted, as it seems now."""
     def abort(self, request_id: int) -> bool:
         """True if the request was live; its memory is free at once, or, if it is in the plan now being executed,
         after its commit, which then leaves it out of the StepOutput."""
@@ -189,19 +282,84 @@ class Scheduler:
         lease_seconds: float = 0.0,
         draft_token_ids: Sequence[int] | Int32 = (),
     ) -> tuple[bool, int, list[int], int, float | None]:
-        """event: index into AdvisoryEvent. Returns is_known, num_tokens, tokens per tier, index into SessionAction,
-        seconds left of the lease."""
+        """event: an AdvisoryEvent. Returns is_known, num_tokens, tokens per tier, a SessionAction, seconds left of the
+        lease."""
+    def remember_session(
+        self, session_id: str, token_ids: Sequence[int] | Int32, *, tenant: str = "", cache_salt: str = ""
+    ) -> bool:
+        """A session of an earlier life, and the tokens of its last request there. False, and nothing changes, if it is
+        known already, has no id, or no request here could have computed these tokens."""
+    def session_tokens(self, session_id: str, *, tenant: str = "", cache_salt: str = "") -> Int32:
+        """A copy of what the session's last request has computed; empty if it is unknown, or none has ended."""
     def stats(self) -> dict[str, Any]:
-        """num_running, num_waiting (lists per class), num_waiting_tokens, num_units, num_free_units, num_cached_units,
+        """num_running, num_waiting (lists per class), num_units, num_free_units, num_cached_units,
         num_kind_tokens and num_kind_units (K and V, hidden), num_uncached_tokens, num_conversions (hidden to K and V,
-        K and V to uncached, back),
+        K and V to uncached, back), num_ratio_steps (list per RatioReason), max_running (None: everybody),
+        uncached_ratio,
         num_steps, num_prompt_tokens, num_output_tokens, num_cached_prompt_tokens, num_queried_prompt_tokens,
         num_preemptions, num_evicted_blocks, num_preempted and class_seconds (lists per RequestClass),
         offline_only_seconds, num_finished (list per FinishReason), step_time_error_ratio, and of tiers and sessions:
-        cpp/core/scheduler_stats.h."""
+        cpp/core/state/scheduler_stats.h."""
     def latency(self) -> dict[str, Any]:
-        """model (LatencyModel), mean_relative_error, num_held_out, num_observed: cpp/core/latency_refiner.h."""
+        """model (LatencyModel), mean_relative_error, num_held_out, num_observed:
+        cpp/core/estimates/latency_refiner.h."""
     def check_invariants(self) -> None:
         """Raises CoreError on the first broken one."""
     def reset_prefix_cache(self) -> int:
         """Drops every cached block that nobody runs; returns how many."""
+
+class Advisor:
+    """Policies for an engine that keeps its own memory (cpp/core/advisor/advisor.h). Not thread-safe.
+
+    Requests are named by slots; compose(), note_scheduled() and commit() of several steps may overlap, in order.
+    """
+
+    def __init__(self, config: SchedulerConfig, estimates: Estimates | None = None) -> None:
+        """Raises ValueError naming the bad field, or what such an engine cannot do."""
+    def add_request(
+        self,
+        prompt_token_ids: Sequence[int] | Int32,
+        *,
+        max_tokens: int,
+        request_class: int = 0,
+        priority: int = 0,
+        arrival_time: float = 0.0,
+        ttft_target: float | None = None,
+        itl_target: float | None = None,
+        tpot_target: float | None = None,
+        cache_salt: str = "",
+        tenant: str = "",
+    ) -> int:
+        """The slot of a request that waits. Raises ValueError for one that could never be served."""
+    def set_cached(self, slot: int, num_tokens: int) -> None:
+        """Of a waiting request: its first tokens that the engine's cache has."""
+    def remove(self, slot: int, is_complete: bool) -> None:
+        """It has ended; of itself, so that its length is learnt from, or not."""
+    def compose(
+        self, now: float, running: Int32, num_computed: Int32, num_free_blocks: int
+    ) -> tuple[int, int, Int32, Int32, Int32, Int32, Int32]:
+        """Tokens of the step and requests that have some; slots that are put out, that may come in; those that may not
+        have all that they have left, admitted ones among them, and how many tokens they may; all that run on, who
+        gives way last first, or none if there is memory for everybody. Copies."""
+    def compose_known(
+        self, now: float, num_running: int, num_free_blocks: int
+    ) -> tuple[int, int, Int32, Int32, Int32, Int32, Int32] | None:
+        """The same where nothing has come between but steps that were noted. None: that is not so, by the number."""
+    def note_scheduled(self, now: float, slots: Int32, num_tokens: Int32, num_computed: Int32) -> None:
+        """What the engine's step has: tokens, and those computed before it."""
+    def note_advised(self, now: float, admitted: Int32, num_found: Int32) -> None:
+        """The step is the last advice, token for token; who came in, and tokens that were found cached."""
+    def note_preempted(self, slots: Int32) -> None:
+        """The engine has put these out."""
+    def commit(self, now: float, slots: Int32, num_sampled: Int32) -> None:
+        """The oldest step that was noted has ended. Raises CoreError if there is none."""
+    def commit_expected(self, now: float, num_outputs: int) -> bool:
+        """The same with one token for each request that the step brought to its end. False, and nothing is changed, if
+        those that still live are not so many."""
+    def running(self) -> dict[int, int]:
+        """Who runs by the last compose(), and tokens computed of each."""
+    def stats(self) -> dict[str, Any]:
+        """num_running, num_waiting, num_preempted, class_seconds (lists per RequestClass), num_steps,
+        offline_only_seconds, step_time_error_ratio."""
+    def check_invariants(self) -> None:
+        """Raises CoreError on the first broken one."""

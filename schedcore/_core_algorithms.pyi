@@ -18,7 +18,7 @@ UInt8 = npt.NDArray[np.uint8]
 UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
 
-# cpp/core/knapsack.h
+# cpp/core/solvers/knapsack.h
 
 PAST_TARGET: int
 MUST_SCHEDULE: int
@@ -40,7 +40,7 @@ class Knapsack:
 
 def knapsack_hidden_units(kv_units: int, hidden_ratio: float, block_units: int) -> int: ...
 
-# cpp/core/latency_model.h, plan_features.h, latency_refiner.h, recursive_least_squares.h, max_tracker.h
+# cpp/core/estimates/latency_model.h, plan_features.h, latency_refiner.h, recursive_least_squares.h, max_tracker.h
 
 class BatchFeatures:
     num_chunks: float
@@ -135,7 +135,7 @@ class MaxTracker:
     def max(self) -> int: ...
     def clear(self) -> None: ...
 
-# cpp/core/partial_cache_solver.h
+# cpp/core/solvers/partial_cache_solver.h
 
 class StepCosts:
     flops_per_token: float
@@ -151,11 +151,16 @@ class StepCosts:
         """form: flops or roofline."""
 
 def solve_partial_cache(
-    costs: StepCosts, lengths: Int32, memory_bytes: float, max_seconds: float
+    costs: StepCosts,
+    lengths: Int32,
+    memory_bytes: float,
+    max_seconds: float,
+    slack_seconds: Float64 | None = None,
+    max_ratio: float = 1.0,
 ) -> tuple[int, float, float]:
-    """Batch size (0: nothing is feasible), uncached ratio, seconds."""
+    """Batch size (0: nothing is feasible), uncached ratio, seconds. slack_seconds: until each one's token is due."""
 
-# cpp/core/memory_forecast.h
+# cpp/core/estimates/memory_forecast.h
 
 class MemoryForecast:
     def __init__(
@@ -167,7 +172,7 @@ class MemoryForecast:
     def deviation(self) -> float: ...
     def reserve(self) -> int: ...
 
-# cpp/core/overlap_planner.h, thread_split.h
+# cpp/core/solvers/overlap_planner.h
 
 class OverlapPlan:
     @property
@@ -196,17 +201,8 @@ def plan_overlap(
     load_hidden_seconds: float | None = None,
     project_seconds: float = 0.0,
 ) -> OverlapPlan: ...
-def split_threads(recompute_volume: float, decode_volume: float, total_threads: int) -> int: ...
-def fused_volumes(
-    lengths: Float64,
-    uncached_ratio: float,
-    hidden_size: float,
-    vocabulary: float,
-    recomputed_layers: int,
-    swapped_layers: int,
-) -> tuple[float, float]: ...
 
-# cpp/core/offline_pool.h, block_hashes.h
+# cpp/core/offline/offline_pool.h, block_hashes.h
 
 class OfflinePool:
     def __init__(self) -> None: ...
@@ -228,7 +224,7 @@ class OfflinePool:
 
 def block_hashes(tokens: Int32, block_size: int, seed: int = 0) -> UInt64: ...
 
-# cpp/core/plan_search.h
+# cpp/core/offline/plan_search.h
 
 class PlanCandidate:
     def __init__(

@@ -1,4 +1,4 @@
-"""schedcore._core.simulation: the scheduler under a virtual clock (cpp/core/simulation_loop.h has the contract).
+"""schedcore._core.simulation: the scheduler under a virtual clock. Contract: cpp/core/simulation/simulation_loop.h.
 
 `from schedcore._core import simulation`. Times are seconds of simulated time.
 """
@@ -30,6 +30,7 @@ class RequestColumns(TypedDict):
     priority: Int64
     ttft_target_s: Float64  # infinity: none
     itl_target_s: Float64
+    tpot_target_s: Float64
     run_offsets: Int64
     run_streams: UInt64
     run_ends: Int32
@@ -55,9 +56,10 @@ class SimulationLoop:
     def num_ended(self) -> int:
         """Requests finished or refused."""
     def records(self) -> dict[str, npt.NDArray[Any]]:
-        """cpp/core/simulation_records.h, RequestRecords."""
+        """cpp/core/simulation/simulation_records.h, RequestRecords."""
     def samples(self) -> dict[str, npt.NDArray[Any]]:
-        """cpp/core/simulation_records.h, SimulationSamples; num_running and num_waiting are [num_samples, 3]."""
+        """cpp/core/simulation/simulation_records.h, SimulationSamples. num_running and num_waiting are
+        [num_samples, 3]."""
     def totals(self) -> dict[str, Any]:
         """end_s, busy_s, num_steps, num_scheduled_tokens, num_scheduled_seqs, num_preemptions, num_evicted_blocks,
         num_units."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("hocket", deadline=None)  # no test depends on how fast the machine is
+settings.load_profile("hocket")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,6 +1,6 @@
 # The native module built from kernels/. Pointers are Tensor.data_ptr(), strides in elements, dtype as in
-# kernels/include/dtype.h. stream: a CUDA stream, or -1 for the CPU. Arguments are not checked: call through ops.py.
-# A launcher that has no code for its arguments raises RuntimeError.
+# kernels/include/base/dtype.h. stream: a CUDA stream, or -1 for the CPU. Arguments are not checked: call worker/ops. A
+# launcher that has no code for its arguments raises RuntimeError.
 
 import numpy as np
 import numpy.typing as npt
@@ -91,26 +91,7 @@ def paged_attention(
     stream: int,
     /,
 ) -> None: ...
-def recompute_decode(
-    out: int,
-    q: int,
-    step: Step,
-    layer: int,
-    num_heads: int,
-    q_stride: int,
-    sliding_window: int,
-    scale: float,
-    dtype: int,
-    workspace: int,
-    num_decodes: int,
-    recompute_threads: int,
-    stream: int,
-    side_stream: int,
-    /,
-) -> None: ...  # CUDA only
-def paged_attention_workspace_bytes(
-    step: Step, num_heads: int, dtype: int, num_decodes: int, recompute_threads: int, stream: int, /
-) -> int: ...
+def paged_attention_workspace_bytes(step: Step, num_heads: int, dtype: int, stream: int, /) -> int: ...
 def hidden_write(
     x: int,
     tokens: int,
@@ -230,6 +211,8 @@ class Decoder:  # CPU only; arrays are used in place, a wrong dtype is a TypeErr
         norm_eps: float,
         attention_scale: float,
         num_landed: int,
+        max_positions: int,
+        num_rows: int,
         /,
     ) -> None: ...
     def run(

@@ -24,7 +24,7 @@ import torch.nn.functional as F  # noqa: N812
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from bench.demo_model import checkpoint
+from bench.demo_model import model_files
 from bench.demo_model.corpus import training_conversation
 from bench.demo_model.network import Decoder, Shape
 
@@ -90,13 +90,13 @@ def rows(rng: random.Random, tokenizer: Tokenizer, length: int) -> tuple[Tensor,
 
 
 def _row(rng: random.Random, tokenizer: Tokenizer, length: int, fewest: int, most: int) -> tuple[list[int], ...]:
-    assistant, end = tokenizer.token_to_id(checkpoint.ASSISTANT), tokenizer.token_to_id(checkpoint.END)
+    assistant, end = tokenizer.token_to_id(model_files.ASSISTANT), tokenizer.token_to_id(model_files.END)
     tokens: list[int] = []
     documents: list[int] = []
     is_reply: list[int] = []
     while len(tokens) < length:
         conversation = training_conversation(rng, rng.randint(fewest, most))
-        ids = tokenizer.encode(checkpoint.render(conversation.messages)).ids
+        ids = tokenizer.encode(model_files.render(conversation.messages)).ids
         documents += [documents[-1] + 1 if documents else 0] * len(ids)
         tokens += ids
         speaking = 0
@@ -215,7 +215,7 @@ def train(rank: int, rendezvous: str, args: argparse.Namespace) -> None:
             print(f"step {run.step}/{args.steps}  loss {mean:.4f}  {speed:.0f} tokens/s", flush=True)
         if rank == 0 and (run.step % 100 == 0 or run.step == args.steps):
             run.save()
-            checkpoint.save(args.out, run.averaged, tokenizer)
+            model_files.save(args.out, run.averaged, tokenizer)
     dist.destroy_process_group()
 
 
@@ -227,7 +227,7 @@ def main() -> None:
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     if not (args.work / "tokenizer.json").exists():
-        tokenizer = checkpoint.train_tokenizer(tokenizer_texts(30_000), Shape().vocab_size)
+        tokenizer = model_files.train_tokenizer(tokenizer_texts(30_000), Shape().vocab_size)
         tokenizer.save(str(args.work / "tokenizer.json"))
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(train, args=(os.path.join(folder, "rendezvous"), args), nprocs=_NUM_PROCESSES)  # noqa: PTH118

@@ -1,6 +1,6 @@
 """Apt-Serve's tables 4 and 5 and figure 8, in simulation.
 
-    python bench/studies/apt_serve.py [--quick] [--seeds N] [--processes 2] [--json FILE] [--output docs/results]
+    python -m bench.studies.apt_serve [--quick] [--seeds N] [--processes 2] [--json FILE] [--output docs/results]
 
 OPT-13B on one A100 of 40 GB, 1,000 requests per run, lengths as in ShareGPT, HumanEval and LongBench.
 """
@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
-from document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
-from jobs import run_all
-from measurement import Measurement, longest_waits, measure, spread
-from settings import Setting, setting_table, supported
-from study import run_study
-from sustained import MAX_GROWTH, sustained_rate
-from workloads import Lengths, lengths
 
+from bench.studies.document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
+from bench.studies.jobs import run_all
+from bench.studies.measurement import Measurement, longest_waits, measure, spread
+from bench.studies.settings import Setting, setting_table, supported
+from bench.studies.study import run_study
+from bench.studies.sustained import MAX_GROWTH, sustained_rate
+from bench.studies.workloads import Lengths, lengths
 from schedcore.simulation.cost_model import find_cost
 from schedcore.simulation.engine import SimulatedEngine
 from schedcore.simulation.model_shape import model_shape
@@ -186,7 +186,7 @@ def sustained_table(data: DataSet, curves: Curves, settings: Sequence[Setting]) 
     columns = [Column("setting")]
     for level in LEVELS:
         columns += [Column(f"rate at {level:.0%}"), Column("over vLLM", "times"), Column("paper", "times")]
-    columns += [Column("longest wait, first token (s)", "1"), Column("between tokens (s)", "1")]
+    columns += [Column("longest wait, first token (s)", "1"), Column("between tokens (s)", "1", is_aside=True)]
     rows: list[list[Cell]] = []
     for setting in settings:
         curve = curves[data.name, setting.name]
@@ -213,7 +213,7 @@ def paper_over_vllm(data: str, level: float, setting: str) -> float | None:
 
 def curve_table(data: DataSet, curves: Curves, settings: Sequence[Setting]) -> Table:
     rates = curves[data.name, settings[0].name].rates
-    columns = [Column("setting"), *(Column(f"{rate:g}/s", "percent") for rate in rates)]
+    columns = [Column("setting"), *(Column(f"{rate:g}/s", "percent", is_aside=rate == rates[0]) for rate in rates)]
     rows: list[list[Cell]] = [
         [setting.name, *(spread(runs, lambda m: m.attainment) for runs in curves[data.name, setting.name].runs)]
         for setting in settings
@@ -248,7 +248,10 @@ def attainment_table(
     """One row per data set, rate and CV; the paper's numbers, where there are some, behind ours."""
     head = [Column("data set"), Column("rate", "1"), Column("CV", "0")]
     for setting, paper in columns:
-        head += [Column(setting.name, "percent"), *([Column("paper", "1")] if paper else [])]
+        head += [
+            Column(setting.name, "percent", setting.name == APT_SOFT.name),
+            *([Column("paper", "1", setting is VLLM)] if paper else []),
+        ]
     rows = []
     for data, rate, cv in dict.fromkeys(key[:3] for key in cells):
         row: list[Cell] = [data, rate, cv]
@@ -261,7 +264,7 @@ def attainment_table(
 
 def wait_table(cells: Cells, settings: Sequence[Setting]) -> Table:
     head = [Column("data set"), Column("rate", "1"), Column("CV", "0")]
-    head += [Column(f"{setting.name}: first / between", "1") for setting in settings]
+    head += [Column(f"{setting.name}: first / between", "1", setting.name == APT_SOFT.name) for setting in settings]
     rows: list[list[Cell]] = []
     for data, rate, cv in dict.fromkeys(key[:3] for key in cells):
         waits = [longest_waits(cells[data, rate, cv, setting.name]) for setting in settings]

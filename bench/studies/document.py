@@ -1,11 +1,14 @@
-"""A study's result: tables and panels, as Markdown, SVG and JSON."""
+"""A study's result: tables and panels, as Markdown, CSV, PNG and JSON."""
 
 from __future__ import annotations
 
+import csv
 import math
+import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from measurement import Spread
+
+from bench.studies.measurement import Spread
 
 ROOT = Path(__file__).resolve().parents[2]
 Cell = str | float | Spread | None
+MAX_SHOWN = 8  # columns of a table on a page; all of them are in a CSV file beside it
 
 A100_LIMITS = (
     "The profile is fitted to kernel times composed from published tables, probably those of 80 GB cards, whose memory "
@@ -27,10 +32,11 @@ A100_LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """format: percent, times, or the number of digits after the point."""
+    """format: percent, times, or the number of digits after the point. is_aside: gives way in a wide table."""
 
     name: str
     format: str = "2"
+    is_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +46,21 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     note: str = ""  # below the table
 
-    def markdown(self) -> str:
-        header = [column.name for column in self.columns]
+    @property
+    def is_wide(self) -> bool:
+        return len(self.columns) > MAX_SHOWN
+
+    def texts(self) -> list[list[str]]:
+        """The header and the rows, all columns."""
         body = [[text(cell, c.format) for cell, c in zip(row, self.columns, strict=True)] for row in self.rows]
+        return [[column.name for column in self.columns], *body]
+
+    def markdown(self, all_columns: str = "") -> str:
+        """With at most MAX_SHOWN columns; `all_columns` is the file that has them all."""
+        shown = [i for i, c in enumerate(self.columns) if not (self.is_wide and c.is_aside)][:MAX_SHOWN]
+        header, *body = [[row[i] for i in shown] for row in self.texts()]
         widths = [max(3, *(len(row[i]) for row in (header, *body))) for i in range(len(header))]
-        is_text = [all(isinstance(row[i], str) for row in self.rows) for i in range(len(header))]
+        is_text = [all(isinstance(row[i], str) for row in self.rows) for i in shown]
 
         def line(cells: Sequence[str]) -> str:
             padded = (c.ljust(w) if left else c.rjust(w) for c, w, left in zip(cells, widths, is_text, strict=True))
@@ -52,7 +68,18 @@ class Table:
 
         rule = ["-" * w if left else "-" * (w - 1) + ":" for w, left in zip(widths, is_text, strict=True)]
         table = "\n".join((line(header), line(rule), *map(line, body)))
-        return f"### {self.title}\n\n{table}\n" + (f"\n{self.note}\n" if self.note else "")
+        rest = (
+            f"All {len(self.columns)} columns: [{all_columns}]({all_columns})." if self.is_wide and all_columns else ""
+        )
+        below = " ".join(filter(None, (rest, self.note)))
+        return f"### {self.title}\n\n{table}\n" + (f"\n{wrapped(below)}\n" if below else "")
+
+
+def wrapped(paragraph: str) -> str:
+    """For a page: short code stays in one line; no number or sign begins a line, where it would begin a list."""
+    glued = re.sub(r"`[^`]{1,80}`", lambda code: code[0].replace(" ", "\0"), paragraph)
+    glued = re.sub(r" (?=(?:[-+*>#|]|\d+[.)]) )", "\0", glued)
+    return textwrap.fill(glued, 120, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 
 def text(cell: Cell, form: str) -> str:
@@ -102,13 +129,16 @@ class Document:
     panels: list[Panel] = field(default_factory=list)
 
     def markdown(self, run: str) -> str:
-        parts = [f"# {self.title}\n", run + "\n", *(f"{paragraph}\n" for paragraph in self.about)]
+        parts = [f"# {self.title}\n", *(f"{wrapped(paragraph)}\n" for paragraph in (run, *self.about))]
         if self.left_out:
             parts.append("**Left out**, since this build of the core does not know them:\n")
             parts.append("\n".join(f"- {sentence}" for sentence in self.left_out) + "\n")
         if self.panels:
-            parts.append(f"![{self.title}]({self.name}.svg)\n")
-        return "\n".join((*parts, *(table.markdown() for table in self.tables)))
+            parts.append(f"![{self.title}]({self.name}.png)\n")
+        return "\n".join((*parts, *(table.markdown(self.csv_name(i)) for i, table in enumerate(self.tables))))
+
+    def csv_name(self, table: int) -> str:
+        return f"{self.name}_{table + 1}.csv"
 
     def to_json(self) -> bytes:
         tables = [
@@ -128,10 +158,16 @@ class Document:
         folder.mkdir(parents=True, exist_ok=True)
         page = folder / f"{self.name}.md"
         page.write_text(self.markdown(self.run_line(command or command_line(), seconds)))
+        files = [page]
+        for i, table in enumerate(self.tables):
+            if table.is_wide:
+                files.append(folder / self.csv_name(i))
+                with files[-1].open("w", newline="") as file:
+                    csv.writer(file, lineterminator="\n").writerows(table.texts())
         if not self.panels:
-            return [page]
-        draw(self.panels, folder / f"{self.name}.svg", f"simulated with {', '.join(sorted(self.cost_models))}")
-        return [page, folder / f"{self.name}.svg"]
+            return files
+        draw(self.panels, folder / f"{self.name}.png", f"simulated with {', '.join(sorted(self.cost_models))}")
+        return [*files, folder / f"{self.name}.png"]
 
     def run_line(self, command: str, seconds: float) -> str:
         """What the numbers are, and how to get them again."""
@@ -151,8 +187,8 @@ def plain(cell: Cell) -> Any:
 
 def command_line() -> str:
     script, *arguments = sys.argv
-    name = Path(script).name
-    return shlex.join(["python", f"bench/studies/{name}", *arguments])
+    name = Path(script).stem
+    return shlex.join(["python", "-m", f"bench.studies.{name}", *arguments])
 
 
 def commit() -> str:
@@ -168,7 +204,7 @@ def commit() -> str:
 
 
 def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
-    """SVG; the same panels give the same bytes."""
+    """PNG; the same panels give the same bytes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -176,7 +212,7 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
 
     num_columns = min(3, len(panels))
     num_rows = -(-len(panels) // num_columns)
-    with matplotlib.rc_context({"svg.hashsalt": "hocket", "font.size": 9}):
+    with matplotlib.rc_context({"font.size": 9}):
         size = (4.6 * num_columns, 3.6 * num_rows)
         figure, axes = plt.subplots(num_rows, num_columns, figsize=size, layout="constrained", squeeze=False)
         for ax, panel in zip(axes.flat, panels, strict=False):
@@ -188,7 +224,7 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
             ax.axis("off")
         axes.flat[0].legend(fontsize=7)
         figure.suptitle(title, fontsize=8)
-        figure.savefig(path, metadata={"Date": None})
+        figure.savefig(path, dpi=120)
         plt.close(figure)
 
 

@@ -1,6 +1,6 @@
 """Echo's ladder in simulation: what offline work gets done beside online requests that keep their targets.
 
-    python bench/studies/echo.py [--quick] [--seeds N] [--processes 2] [--json FILE] [--output docs/results]
+    python -m bench.studies.echo [--quick] [--seeds N] [--processes 2] [--json FILE] [--output docs/results]
 
 Llama-3.1-8B on one A100 of 40 GB; a recorded arrival process online, questions about long documents offline.
 """
@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
-from document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
-from jobs import run_all
-from measurement import Measurement, longest_waits, measure, spread
-from settings import Setting, setting_table, supported
-from study import run_study
-from sustained import sustained_rate
-from workloads import as_offline, azure_times, documents, lengths
 
+from bench.studies.document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
+from bench.studies.jobs import run_all
+from bench.studies.measurement import Measurement, longest_waits, measure, spread
+from bench.studies.settings import Setting, setting_table, supported
+from bench.studies.study import run_study
+from bench.studies.sustained import sustained_rate
+from bench.studies.workloads import as_offline, azure_times, documents, lengths
 from schedcore.simulation.cost_model import find_cost
 from schedcore.simulation.engine import SimulatedEngine
 from schedcore.simulation.model_shape import model_shape
 from schedcore.simulation.simulator import simulate
-from schedcore.simulation.workload import Workload
+from schedcore.simulation.workloads.workload import Workload
 
 BS = Setting("BS", "bs", note="online requests first, then offline ones in order of arrival")
 SETTINGS = (
@@ -34,8 +34,12 @@ SETTINGS = (
     Setting("Echo", "echo", note="and task-aware eviction, and memory reserved for bursts"),
     Setting("hocket", "hocket", note="the united policy"),
 )
+BY_GAP = (  # online requests ask for the ITL instead of the TPOT
+    Setting("Echo, by gap", "echo", note="the same, each token due so long after the one before, however far ahead"),
+    Setting("hocket, by gap", "hocket", note="the same"),
+)
 
-TTFT_MS, ITL_MS = 1000.0, 50.0  # section 7.2
+TTFT_MS, TPOT_MS = 1000.0, 50.0  # section 7.2
 ATTAINED_ALONE = 0.95  # online requests without offline work, at the rate that LOAD is a share of
 LOAD = 0.4  # of that rate: the paper scales its trace so that online requests do not queue
 START_RATE = 4.0  # of the search for it
@@ -50,8 +54,11 @@ ABOUT = (
     "which mixes the documents as a bulk upload does, and more than can be done. A run ends at the horizon; offline "
     "throughput counts requests that have finished by then, with the prompt tokens that the cache held. Requests and "
     "tokens tell different things: who takes short requests first finishes more requests and fewer tokens.",
-    f"Attainment: TTFT {TTFT_MS:.0f} ms, and {ITL_MS:.0f} ms between tokens in two readings: on average over a request "
-    "(TPOT, as in the paper), and at P99 of its gaps. Mean ± standard deviation over seeds, percent.",
+    f"Targets: TTFT {TTFT_MS:.0f} ms and TPOT {TPOT_MS:.0f} ms, by cumulative deadlines as in the paper's section 5.1: "
+    "arrival + TTFT + i × TPOT for token i. Those settings that say so go by gaps: the last token + as long. "
+    "Attainment: of TTFT and of TPOT in the mean over a request, as the paper counts it; and of what the scheduler is "
+    "told (docs/metrics.md): nearly all tokens by their cumulative deadlines, or nearly all gaps as short. Mean ± "
+    "standard deviation over seeds, percent.",
     "Stand-ins. The paper's online trace is not public: Azure's takes its place. LooGLE: 20 documents of its test data "
     "(11 questions each on average, all four tasks), drawn with replacement as new texts; the paper has subsets "
     "QA_Short and QA_Long.",
@@ -66,7 +73,7 @@ class Scale:
     num_questions: int
     num_chats: int
     num_halvings: int = 3
-    settings: tuple[Setting, ...] = SETTINGS
+    settings: tuple[Setting, ...] = SETTINGS + BY_GAP
 
 
 FULL = Scale(horizon_s=1500, num_seeds=4, num_questions=4500, num_chats=32_000)
@@ -80,9 +87,10 @@ def base_engine() -> SimulatedEngine:
     return SimulatedEngine(model=shape, cost=cost, memory_bytes=40 * 2**30, max_model_len=40_960)
 
 
-def online(rate: float, horizon_s: float, seed: int) -> Workload:
+def online(setting: Setting, rate: float, horizon_s: float, seed: int) -> Workload:
     workload = lengths("sharegpt_first").workload(azure_times(rate, horizon_s, seed), seed)
-    return workload.with_targets(TTFT_MS, ITL_MS)
+    itl_ms, tpot_ms = (TPOT_MS, None) if setting in BY_GAP else (None, TPOT_MS)
+    return workload.with_targets(TTFT_MS, itl_ms, tpot_ms)
 
 
 def offline(kind: str, scale: Scale, seed: int) -> Workload:
@@ -92,12 +100,12 @@ def offline(kind: str, scale: Scale, seed: int) -> Workload:
 
 
 def run_online(setting: Setting, rate: float, scale: Scale, seed: int) -> Measurement:
-    workload = online(rate, scale.horizon_s, seed)
+    workload = online(setting, rate, scale.horizon_s, seed)
     return measure(simulate(workload, setting.engine(base_engine()), horizon_s=scale.horizon_s))
 
 
 def run_beside(setting: Setting, kind: str, rate: float, scale: Scale, seed: int) -> Measurement:
-    workload = online(rate, scale.horizon_s, seed).merged(offline(kind, scale, seed))
+    workload = online(setting, rate, scale.horizon_s, seed).merged(offline(kind, scale, seed))
     return measure(simulate(workload, setting.engine(base_engine()), horizon_s=scale.horizon_s))
 
 
@@ -115,10 +123,12 @@ Runs = dict[tuple[str, str], list[Measurement]]  # kind of offline work, setting
 
 def ladder_table(kind: str, runs: Runs, first: str) -> Table:
     columns = [
-        Column("setting"), Column("offline requests/s"), Column("over the first", "times"),
+        Column("setting"), Column("offline requests/s", is_aside=True),
+        Column("over the first", "times", is_aside=True),
         Column("offline tokens/s", "0"), Column("over the first", "times"), Column("paper", "times"),
         Column("offline prompt from cache", "percent"), Column("online attainment, TPOT", "percent"),
-        Column("P99", "percent"), Column("TTFT p99 (s)"), Column("busy", "percent"),
+        Column("as told", "percent"), Column("TTFT p99 (s)", is_aside=True), Column("ITL p99 (ms)", "0"),
+        Column("busy", "percent", is_aside=True),
     ]  # fmt: skip
     base = runs[kind, first]
     rows: list[list[Cell]] = []
@@ -132,6 +142,7 @@ def ladder_table(kind: str, runs: Runs, first: str) -> Table:
         row += [PAPER_SPEED_UP.get(setting) if kind == LOOGLE else None]
         row += [spread(found, lambda m: m.offline_cached), spread(found, lambda m: m.tpot_attainment)]
         row += [spread(found, lambda m: m.attainment), spread(found, lambda m: m.ttft_p99_s)]
+        row += [spread(found, lambda m: m.itl_p99_ms)]
         rows.append([*row, spread(found, lambda m: m.busy)])
     is_dry = any(not run.is_offline_left for (of_kind, _), found in runs.items() if of_kind == kind for run in found)
     note = "The offline pool ran dry in some runs: their throughput is a lower bound." if is_dry else ""

@@ -1,6 +1,6 @@
 """eLLM in simulation: batch size and uncached ratio under memory pressure, and what its solver answers by itself.
 
-    python bench/studies/ellm.py [--quick] [--seeds N] [--processes 2] [--json FILE] [--output docs/results]
+    python -m bench.studies.ellm [--quick] [--seeds N] [--processes 2] [--json FILE] [--output docs/results]
 
 Llama-2-13B on one A100 of 80 GB, 40 GiB of host memory for preempted requests.
 """
@@ -11,14 +11,13 @@ import sys
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
-from jobs import run_all
-from measurement import Measurement, longest_waits, measure, spread
-from partial_caching import solver_table
-from settings import Setting, setting_table, supported
-from study import run_study
-from workloads import Lengths, azure_times, lengths
-
+from bench.studies.document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
+from bench.studies.jobs import run_all
+from bench.studies.measurement import Measurement, longest_waits, measure, spread
+from bench.studies.partial_caching import solver_table
+from bench.studies.settings import Setting, setting_table, supported
+from bench.studies.study import run_study
+from bench.studies.workloads import Lengths, azure_times, lengths
 from schedcore.simulation.cost_model import find_cost
 from schedcore.simulation.engine import SimulatedEngine
 from schedcore.simulation.model_shape import model_shape
@@ -35,6 +34,10 @@ SETTINGS = (
     Setting("hocket", "hocket", {**HOST, "enable_hidden_cache": True}, "the united policy"),
 )
 
+# Requests ask for the ITL instead of the TPOT: a cumulative deadline lends what is left of the TTFT target to others,
+# while the paper's TPOT counts from the first token.
+BY_GAP = Setting("hocket, by gap", "hocket", SETTINGS[-1].options, "the same, each token due so long after the last")
+
 TTFT_MS = 10_000.0  # the paper has none; without one, a request that waits for ever counts as served
 
 
@@ -43,7 +46,7 @@ class DataSet:
     name: str
     cut: str  # of data/
     max_model_len: int
-    itl_ms: float  # of the paper's table 1: a target for TPOT
+    tpot_ms: float  # target of the paper's table 1
     rates: tuple[float, ...]  # below, at and above what the engine can serve
     mean_output: float | None = None  # answers stretched to that mean
 
@@ -91,7 +94,7 @@ class Scale:
     num_requests: int
     num_seeds: int
     data_sets: tuple[DataSet, ...] = DATA_SETS
-    settings: tuple[Setting, ...] = SETTINGS
+    settings: tuple[Setting, ...] = (*SETTINGS, BY_GAP)
 
 
 FULL = Scale(num_requests=1000, num_seeds=5)
@@ -108,7 +111,9 @@ def base_engine() -> SimulatedEngine:
 def run_one(setting: Setting, data: DataSet, rate: float, num_requests: int, seed: int) -> Measurement:
     engine = setting.engine(replace(base_engine(), max_model_len=data.max_model_len))
     arrivals = azure_times(rate, num_requests / rate, seed)
-    workload = data.lengths().workload(arrivals, seed).with_targets(TTFT_MS, data.itl_ms)
+    by_gap = setting == BY_GAP
+    targets = (TTFT_MS, data.tpot_ms, None) if by_gap else (TTFT_MS, None, data.tpot_ms)
+    workload = data.lengths().workload(arrivals, seed).with_targets(*targets)
     return measure(simulate(workload, engine))
 
 
@@ -118,9 +123,11 @@ Runs = dict[tuple[str, float, str], list[Measurement]]  # data set, requests per
 def result_table(data: DataSet, runs: Runs) -> Table:
     columns = [
         Column("rate"), Column("setting"), Column("attainment", "percent"), Column("paper", "1"), Column("goodput/s"),
-        Column("output tokens/s", "0"), Column("eLLM over it", "times"), Column("paper", "times"),
-        Column("TTFT mean (s)", "1"), Column("TPOT mean (ms)", "1"), Column("preemptions", "0"),
-        Column("longest wait, first token (s)", "1"), Column("between tokens (s)", "1"),
+        Column("output tokens/s", "0", is_aside=True), Column("eLLM over it", "times"), Column("paper", "times"),
+        Column("TTFT mean (s)", "1"), Column("TPOT mean (ms)", "1", is_aside=True),
+        Column("preemptions", "0", is_aside=True),
+        Column("longest wait, first token (s)", "1", is_aside=True),
+        Column("between tokens (s)", "1", is_aside=True),
     ]  # fmt: skip
     rows: list[list[Cell]] = []
     for (name, rate, setting), found in runs.items():
@@ -133,7 +140,7 @@ def result_table(data: DataSet, runs: Runs) -> Table:
             spread(found, lambda m: m.ttft_mean_s), spread(found, lambda m: m.tpot_mean_ms),
             spread(found, lambda m: m.num_preemptions), *longest_waits(found),
         ])  # fmt: skip
-    title = f"{data.name}: {data.lengths().means} tokens, TPOT target {data.itl_ms:.0f} ms"
+    title = f"{data.name}: {data.lengths().means} tokens, TPOT target {data.tpot_ms:.0f} ms"
     return Table(title, columns, rows)
 
 

@@ -1,6 +1,6 @@
 """Everything at once: conversations and bursts online, questions about documents offline, one engine, every policy.
 
-    python bench/studies/mixed.py [--quick] [--seeds N] [--processes 2] [--json FILE] [--output docs/results]
+    python -m bench.studies.mixed [--quick] [--seeds N] [--processes 2] [--json FILE] [--output docs/results]
 
 Llama-3.1-8B on one A100 of 40 GB.
 """
@@ -13,19 +13,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
-from jobs import run_all
-from measurement import Measurement, longest_waits, measure, spread
-from settings import Setting, setting_table, supported
-from study import run_study
-from workloads import conversations, documents, lengths
-
-from schedcore.simulation.arrivals import ArrivalProcess
+from bench.studies.document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
+from bench.studies.jobs import run_all
+from bench.studies.measurement import Measurement, longest_waits, measure, spread
+from bench.studies.settings import Setting, setting_table, supported
+from bench.studies.study import run_study
+from bench.studies.workloads import conversations, documents, lengths
 from schedcore.simulation.cost_model import find_cost
 from schedcore.simulation.engine import SimulatedEngine
 from schedcore.simulation.model_shape import model_shape
 from schedcore.simulation.simulator import simulate
-from schedcore.simulation.workload import Workload
+from schedcore.simulation.workloads.arrivals import ArrivalProcess
+from schedcore.simulation.workloads.workload import Workload
 
 HOCKET = "hocket"
 ALONE = "online alone"  # under the first setting, without offline work: what the cache could give
@@ -104,9 +103,10 @@ Runs = dict[tuple[float, str], list[Measurement]]  # load, setting
 def result_table(load: float, runs: Runs) -> Table:
     columns = [
         Column("setting"), Column("online attainment", "percent"), Column("TTFT", "percent"), Column("ITL", "percent"),
-        Column("TPOT", "percent"), Column("goodput/s"), Column("offline requests/s"), Column("offline tokens/s", "0"),
-        Column("online prompt from cache", "percent"), Column("offline", "percent"),
-        Column("longest wait, first token (s)", "1"), Column("between tokens (s)", "1"),
+        Column("TPOT", "percent", is_aside=True), Column("goodput/s"), Column("offline requests/s", is_aside=True),
+        Column("offline tokens/s", "0"), Column("online prompt from cache", "percent"), Column("offline", "percent"),
+        Column("longest wait, first token (s)", "1", is_aside=True),
+        Column("between tokens (s)", "1", is_aside=True),
     ]  # fmt: skip
     rows: list[list[Cell]] = []
     for (of_load, setting), found in runs.items():

@@ -1,7 +1,7 @@
 """eLLM's question by itself: how many requests to decode, and which share of their tokens not to cache.
 
-Every answer is the core's exact solver's (cpp/core/partial_cache_solver.h), with the paper's count of FLOPs and with
-the roofline, beside its answer where recomputing saves no memory: the best that can be done with r = 0.
+Every answer is the core's exact solver's (cpp/core/solvers/partial_cache_solver.h), with the paper's count of FLOPs
+and with the roofline, beside its answer where recomputing saves no memory: the best that can be done with r = 0.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from document import Cell, Column, Table
 
+from bench.studies.document import Cell, Column, Table
 from schedcore._core import algorithms
 from schedcore.simulation.model_shape import ModelShape
 
@@ -70,7 +70,7 @@ def solver_table(shape: ModelShape, cases: Sequence[Case] = CASES) -> Table:
     columns = [
         Column("requests", "0"), Column("tokens each", "0"), Column("memory for", "percent"),
         Column("roofline: b / r"), Column("step (ms)", "1"), Column("over r = 0", "times"),
-        Column("FLOPs only: b / r"), Column("step (ms)", "1"), Column("over r = 0", "times"),
+        Column("FLOPs only: b / r"), Column("step (ms)", "1", is_aside=True), Column("over r = 0", "times"),
     ]  # fmt: skip
     rows: list[list[Cell]] = []
     for case in cases:

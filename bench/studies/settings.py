@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from document import Column, Table
-
+from bench.studies.document import Column, Table
 from schedcore.simulation.engine import SimulatedEngine
 
 Options = Mapping[str, Any]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from document import ROOT, Document
+from bench.studies.document import ROOT, Document
 
 Scale = TypeVar("Scale")
 

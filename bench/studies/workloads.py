@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from schedcore.simulation.arrivals import ArrivalProcess
-from schedcore.simulation.token_ids import Prompts, StreamKind, stream_id
-from schedcore.simulation.traces import read_trace
-from schedcore.simulation.workload import Workload, make_workload
-from schedcore.types import RequestClass
+from schedcore.api.types import RequestClass
+from schedcore.simulation.workloads.arrivals import ArrivalProcess
+from schedcore.simulation.workloads.token_ids import Prompts, StreamKind, stream_id
+from schedcore.simulation.workloads.traces import read_trace
+from schedcore.simulation.workloads.workload import Workload, make_workload
 
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]

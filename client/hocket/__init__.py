@@ -2,19 +2,18 @@
 
 from httpx import Timeout
 
-from ._batch_run import AsyncBatchRun, BatchRun
-from ._batch_types import (
+from ._batches.resource import BatchParams, RunParams
+from ._batches.run import AsyncBatchRun, BatchRun
+from ._batches.types import (
     Batch,
     BatchError,
     BatchErrors,
     BatchResult,
     BatchUsage,
-    FileObject,
     RequestCounts,
     RowError,
     RowResponse,
 )
-from ._batches import BatchParams, RunParams
 from ._client import AsyncClient, Client
 from ._exceptions import (
     APIConnectionError,
@@ -31,10 +30,11 @@ from ._exceptions import (
     ServiceUnavailableError,
     StreamError,
 )
+from ._files.types import FileObject
 from ._options import ClientOptions
 from ._params import AdvisoryParams, ChatParams, CompletionParams
-from ._session import AsyncSession, Session
-from ._streams import AsyncStream, Stream
+from ._sessions.session import AsyncSession, Session
+from ._streams.stream import AsyncStream, Stream
 from ._types import (
     ChatChoice,
     ChatChunk,

@@ -11,15 +11,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 
 from ._calls import Call, Download
+from ._connection import AsyncConnection, Connection
 from ._exceptions import APIConnectionError, ServerError, transport_error
-
-if TYPE_CHECKING:
-    from ._client import AsyncClient, Client
 
 T = TypeVar("T")
 Flow = Generator["Step", Any, T]
@@ -131,9 +129,9 @@ def _may_pass(error: APIConnectionError | ServerError) -> bool:
 # ---- who does what they want ----
 
 
-def run(client: Client, flow: Flow[T]) -> T:
+def run(connection: Connection, flow: Flow[T]) -> T:
     """For flows that emit nothing."""
-    driver = iterate(client, flow)
+    driver = iterate(connection, flow)
     while True:
         try:
             next(driver)
@@ -142,7 +140,7 @@ def run(client: Client, flow: Flow[T]) -> T:
             return result
 
 
-def iterate(client: Client, flow: Flow[T]) -> Generator[Any, None, T]:
+def iterate(connection: Connection, flow: Flow[T]) -> Generator[Any, None, T]:
     opened: set[Body] = set()
     outcome, error = None, None
     try:
@@ -157,7 +155,7 @@ def iterate(client: Client, flow: Flow[T]) -> Generator[Any, None, T]:
                 yield step.value
                 continue
             try:
-                outcome = _do(client, step, opened)
+                outcome = _do(connection, step, opened)
             except BaseException as raised:
                 error = raised
     finally:
@@ -166,12 +164,12 @@ def iterate(client: Client, flow: Flow[T]) -> Generator[Any, None, T]:
             body.response.close()
 
 
-def _do(client: Client, step: Step, opened: set[Body]) -> Any:
+def _do(connection: Connection, step: Step, opened: set[Body]) -> Any:
     match step:
         case Fetch(call):
-            return client._fetch(call)
+            return connection.fetch(call)
         case Open(call):
-            response = client._perform(call, is_stream=True)
+            response = connection.open(call)
             body = Body(response, response.iter_bytes())
             opened.add(body)
             return body
@@ -179,7 +177,7 @@ def _do(client: Client, step: Step, opened: set[Body]) -> Any:
             try:
                 return next(body.pieces, None)
             except httpx.RequestError as error:
-                raise transport_error(error, client.options.base_url) from error
+                raise transport_error(error, connection.options.base_url) from error
         case Close(body):
             opened.discard(body)
             body.response.close()
@@ -190,10 +188,10 @@ def _do(client: Client, step: Step, opened: set[Body]) -> Any:
     return None
 
 
-async def arun(client: AsyncClient, flow: Flow[T]) -> T:
+async def arun(connection: AsyncConnection, flow: Flow[T]) -> T:
     """`run`, awaited."""
     result: list[T] = []
-    async for _ in aiterate(client, _kept(flow, result)):
+    async for _ in aiterate(connection, _kept(flow, result)):
         pass
     return result[0]
 
@@ -203,7 +201,7 @@ def _kept(flow: Flow[T], result: list[T]) -> Flow[None]:
     result.append((yield from flow))
 
 
-async def aiterate(client: AsyncClient, flow: Flow[Any]) -> AsyncIterator[Any]:
+async def aiterate(connection: AsyncConnection, flow: Flow[Any]) -> AsyncIterator[Any]:
     opened: set[Body] = set()
     outcome, error = None, None
     try:
@@ -217,7 +215,7 @@ async def aiterate(client: AsyncClient, flow: Flow[Any]) -> AsyncIterator[Any]:
                 yield step.value
                 continue
             try:
-                outcome = await _ado(client, step, opened)
+                outcome = await _ado(connection, step, opened)
             except BaseException as raised:
                 error = raised
     finally:
@@ -226,12 +224,12 @@ async def aiterate(client: AsyncClient, flow: Flow[Any]) -> AsyncIterator[Any]:
             await body.response.aclose()
 
 
-async def _ado(client: AsyncClient, step: Step, opened: set[Body]) -> Any:
+async def _ado(connection: AsyncConnection, step: Step, opened: set[Body]) -> Any:
     match step:
         case Fetch(call):
-            return await client._fetch(call)
+            return await connection.fetch(call)
         case Open(call):
-            response = await client._perform(call, is_stream=True)
+            response = await connection.open(call)
             body = Body(response, response.aiter_bytes())
             opened.add(body)
             return body
@@ -239,7 +237,7 @@ async def _ado(client: AsyncClient, step: Step, opened: set[Body]) -> Any:
             try:
                 return await anext(body.pieces, None)
             except httpx.RequestError as error:
-                raise transport_error(error, client.options.base_url) from error
+                raise transport_error(error, connection.options.base_url) from error
         case Close(body):
             opened.discard(body)
             await body.response.aclose()

@@ -14,7 +14,10 @@ Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
 
 
 class GenerationParams(TypedDict, total=False):
-    """Common to chat and completions. `extra_body` is merged into the request, for what has no name here yet."""
+    """Common to chat and completions. `extra_body` is merged into the request, for what has no name here yet.
+
+    Targets: time to the first token, between any two tokens, and per token after the first, all of them together.
+    """
 
     model: str | None
     max_tokens: int | None
@@ -36,6 +39,9 @@ class GenerationParams(TypedDict, total=False):
     skip_special_tokens: bool | None
     return_token_ids: bool | None
     priority: int | None
+    ttft_target_ms: float | None
+    itl_target_ms: float | None
+    tpot_target_ms: float | None
     service_tier: Literal["auto", "default", "flex", "priority"] | None
     user: str | None
     session_id: str | None

@@ -125,6 +125,7 @@ class ChatCompletion(Reply):
 class ChatDelta:
     role: str | None = None
     content: str = ""
+    reasoning_content: str = ""  # what a model thinks before it answers; no part of the answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +156,11 @@ class ChatChunk:
     def text(self) -> str:
         """What it adds to choice 0; with n > 1 look into `choices`."""
         return "".join(choice.text for choice in self.choices if choice.index == 0)
+
+    @property
+    def thinking(self) -> str:
+        """What it adds to the thinking of choice 0."""
+        return "".join(choice.delta.reasoning_content for choice in self.choices if choice.index == 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

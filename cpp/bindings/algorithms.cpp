@@ -1,6 +1,6 @@
 #include "algorithms.h"
 
-#include "knapsack.h"
+#include "solvers/knapsack.h"
 
 namespace py = pybind11;
 

@@ -3,12 +3,12 @@
 #include <string>
 
 #include "algorithms.h"
+#include "base/max_tracker.h"
 #include "bindings.h"
-#include "latency_model.h"
-#include "latency_refiner.h"
-#include "max_tracker.h"
-#include "plan_features.h"
-#include "recursive_least_squares.h"
+#include "estimates/latency_model.h"
+#include "estimates/latency_refiner.h"
+#include "estimates/recursive_least_squares.h"
+#include "offline/plan_features.h"
 
 namespace py = pybind11;
 

@@ -4,10 +4,9 @@
 #include <string>
 
 #include "algorithms.h"
-#include "memory_forecast.h"
-#include "overlap_planner.h"
-#include "partial_cache_solver.h"
-#include "thread_split.h"
+#include "estimates/memory_forecast.h"
+#include "solvers/overlap_planner.h"
+#include "solvers/partial_cache_solver.h"
 
 namespace py = pybind11;
 
@@ -49,11 +48,18 @@ void bind_partial_cache(py::module_& m) {
       .def_readwrite("bytes_per_second", &StepCosts::bytes_per_second);
   m.def(
       "solve_partial_cache",
-      [](const StepCosts& costs, const Array<int32_t>& lengths, double memory_bytes, double max_seconds) {
-        const PartialCacheChoice choice = solve_partial_cache(costs, {as_span(lengths), memory_bytes, max_seconds});
+      [](const StepCosts& costs, const Array<int32_t>& lengths, double memory_bytes, double max_seconds,
+         const std::optional<Array<double>>& slack_seconds, double max_ratio) {
+        PartialCacheProblem problem{as_span(lengths), memory_bytes, {}, max_seconds, max_ratio};
+        if (slack_seconds) problem.slack_seconds = as_span(*slack_seconds);
+        if (slack_seconds && problem.slack_seconds.size() != problem.lengths.size()) {
+          throw std::invalid_argument("slack_seconds must have one entry per length");
+        }
+        const PartialCacheChoice choice = solve_partial_cache(costs, problem);
         return py::make_tuple(choice.batch_size, choice.uncached_ratio, choice.seconds);
       },
-      py::arg("costs"), py::arg("lengths"), py::arg("memory_bytes"), py::arg("max_seconds"));
+      py::arg("costs"), py::arg("lengths"), py::arg("memory_bytes"), py::arg("max_seconds"),
+      py::arg("slack_seconds") = py::none(), py::arg("max_ratio") = 1.0);
 }
 
 void bind_forecast(py::module_& m) {
@@ -99,22 +105,6 @@ void bind_overlap(py::module_& m) {
       },
       py::arg("num_layers"), py::kw_only(), py::arg("compute_seconds"), py::arg("recompute_seconds"),
       py::arg("load_kv_seconds"), py::arg("load_hidden_seconds") = py::none(), py::arg("project_seconds") = 0.0);
-  m.def("split_threads", &split_threads, py::arg("recompute_volume"), py::arg("decode_volume"),
-        py::arg("total_threads"));
-  m.def(
-      "fused_volumes",
-      [](const Array<double>& lengths, double uncached_ratio, double hidden_size, double vocabulary,
-         int32_t recomputed_layers, int32_t swapped_layers) {
-        FusedBatch batch{static_cast<double>(lengths.size()), 0.0, 0.0, uncached_ratio};
-        for (const double length : as_span(lengths)) {
-          batch.sum_lengths += length;
-          batch.sum_squares += length * length;
-        }
-        return py::make_tuple(recompute_volume(batch, hidden_size, vocabulary, recomputed_layers),
-                              decode_volume(batch, hidden_size, vocabulary, recomputed_layers + swapped_layers));
-      },
-      py::arg("lengths"), py::arg("uncached_ratio"), py::arg("hidden_size"), py::arg("vocabulary"),
-      py::arg("recomputed_layers"), py::arg("swapped_layers"));
 }
 
 }  // namespace

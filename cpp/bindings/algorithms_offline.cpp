@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "algorithms.h"
-#include "block_hashes.h"
-#include "offline_pool.h"
-#include "plan_search.h"
+#include "memory/block_hashes.h"
+#include "offline/offline_pool.h"
+#include "offline/plan_search.h"
 
 namespace py = pybind11;
 

@@ -6,9 +6,9 @@
 
 #include <memory>
 
-#include "batch_plan.h"
-#include "scheduler.h"
-#include "step_output.h"
+#include "base/batch_plan.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/step_output.h"
 
 namespace hocket {
 
@@ -51,7 +51,9 @@ struct OutputObject {
   ArrayView request_ids, token_ids, finish_reasons, num_output_tokens, num_cached_tokens;
 };
 
+void bind_advisor(pybind11::module_& module);
 void bind_config(pybind11::module_& module);
+void bind_enums(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 void bind_scheduler(pybind11::module_& module);
 

@@ -4,7 +4,8 @@
 #include <string>
 
 #include "bindings.h"
-#include "estimates.h"
+#include "estimates/estimates.h"
+#include "policies/policy.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -22,6 +23,7 @@ SchedulerConfig make_config(const py::kwargs& fields) {
     py::setattr(object, name, value);
   }
   config.validate();
+  require_policy(config.policy);
   return config;
 }
 
@@ -53,6 +55,7 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(enable_mixed_steps)
       .HOCKET_FIELD(token_composition)
       .HOCKET_FIELD(restore)
+      .HOCKET_FIELD(save_sessions_only)
       .HOCKET_FIELD(overlap_restores)
       .HOCKET_FIELD(preemption)
       .HOCKET_FIELD(cache_kind)
@@ -61,6 +64,9 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(past_target_decay)
       .HOCKET_FIELD(max_wait_ms)
       .HOCKET_FIELD(max_offline_wait_ms)
+      .HOCKET_FIELD(starving_turn_ms)
+      .HOCKET_FIELD(max_ttft_ms)
+      .HOCKET_FIELD(max_decode_step_ms)
       .HOCKET_FIELD(max_offline_step_ms)
       .HOCKET_FIELD(enable_residents)
       .HOCKET_FIELD(enable_deadlines)
@@ -92,7 +98,8 @@ void bind_config(py::module_& module) {
           py::kw_only(), "latency"_a = py::none(), "costs"_a = py::none(), "host_bytes_per_second"_a = 0.0,
           "unit_bytes"_a = 0.0, "latency_deviation"_a = Estimates().latency_deviation, "disk_bytes_per_second"_a = 0.0,
           "latency_margin"_a = StepMargin::kLeast)
-      .def_property_readonly("latency", [](const Estimates& self) { return self.latency; });
+      .def_property_readonly("latency", [](const Estimates& self) { return self.latency; })
+      .def("itl_seconds", &Estimates::itl_seconds, "max_num_seqs"_a);
 }
 
 #undef HOCKET_FIELD

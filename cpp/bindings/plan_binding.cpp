@@ -11,6 +11,10 @@ namespace {
 #define HOCKET_VIEW(source, field) \
   def_property_readonly(#field, [](Object& object) { return object.field.get(object.source->field, object.owner); })
 
+// Likewise of a part of the plan, under the name that Python knows.
+#define HOCKET_PLAN_VIEW(name, field) \
+  def_property_readonly(#name, [](Object& object) { return object.name.get(object.plan->field, object.owner); })
+
 py::list transfers(const PlanObject& object) {
   py::list list;
   for (const HostTransfer& t : object.plan->transfers) {
@@ -30,8 +34,10 @@ py::array_t<To> two_columns(const std::vector<Pair>& pairs) {
   return array;
 }
 
-py::array_t<uint64_t> move_keys(const PlanObject& object) { return two_columns<uint64_t>(object.plan->move_keys); }
-py::array_t<int32_t> projections(const PlanObject& object) { return two_columns<int32_t>(object.plan->projections); }
+py::array_t<uint64_t> move_keys(const PlanObject& object) { return two_columns<uint64_t>(object.plan->moves.keys); }
+py::array_t<int32_t> projections(const PlanObject& object) {
+  return two_columns<int32_t>(object.plan->forms.projections);
+}
 
 void bind_batch_plan(py::module_& module) {
   using Object = PlanObject;
@@ -39,7 +45,8 @@ void bind_batch_plan(py::module_& module) {
       .def_property_readonly("step_id", [](const PlanObject& object) { return object.plan->step_id; })
       .def_property_readonly("num_tokens", [](const PlanObject& object) { return object.plan->num_tokens(); })
       .def_property_readonly("num_seqs", [](const PlanObject& object) { return object.plan->num_seqs(); })
-      .def_property_readonly("num_step_loads", [](const PlanObject& object) { return object.plan->num_step_loads; })
+      .def_property_readonly("num_step_loads",
+                             [](const PlanObject& object) { return object.plan->moves.num_step_loads; })
       .HOCKET_VIEW(plan, token_ids)
       .HOCKET_VIEW(plan, positions)
       .HOCKET_VIEW(plan, token_row)
@@ -48,22 +55,22 @@ void bind_batch_plan(py::module_& module) {
       .HOCKET_VIEW(plan, query_start)
       .HOCKET_VIEW(plan, seq_lens)
       .HOCKET_VIEW(plan, sample_seqs)
-      .HOCKET_VIEW(plan, block_table_index)
-      .HOCKET_VIEW(plan, block_table_unit)
+      .HOCKET_PLAN_VIEW(block_table_index, table.index)
+      .HOCKET_PLAN_VIEW(block_table_unit, table.unit)
       .HOCKET_VIEW(plan, preempted_ids)
-      .HOCKET_VIEW(plan, cache_kinds)
-      .HOCKET_VIEW(plan, uncached_tokens)
-      .HOCKET_VIEW(plan, hidden_tokens)
-      .HOCKET_VIEW(plan, missing_tokens)
-      .HOCKET_VIEW(plan, uncached_token_ids)
-      .HOCKET_VIEW(plan, recomputed_layers)
-      .HOCKET_VIEW(plan, copy_slots)
-      .HOCKET_VIEW(plan, projected_units)
+      .HOCKET_PLAN_VIEW(cache_kinds, forms.cache_kinds)
+      .HOCKET_PLAN_VIEW(uncached_tokens, forms.uncached_tokens)
+      .HOCKET_PLAN_VIEW(hidden_tokens, forms.hidden_tokens)
+      .HOCKET_PLAN_VIEW(missing_tokens, forms.missing_tokens)
+      .HOCKET_PLAN_VIEW(uncached_token_ids, forms.uncached_token_ids)
+      .HOCKET_PLAN_VIEW(recomputed_layers, forms.recomputed_layers)
+      .HOCKET_PLAN_VIEW(copy_slots, forms.copy_slots)
+      .HOCKET_PLAN_VIEW(projected_units, forms.projected_units)
       .def_property_readonly("projections", &projections)
-      .HOCKET_VIEW(plan, move_ids)
-      .HOCKET_VIEW(plan, move_kinds)
-      .HOCKET_VIEW(plan, move_slots)
-      .HOCKET_VIEW(plan, move_units)
+      .HOCKET_PLAN_VIEW(move_ids, moves.ids)
+      .HOCKET_PLAN_VIEW(move_kinds, moves.kinds)
+      .HOCKET_PLAN_VIEW(move_slots, moves.slots)
+      .HOCKET_PLAN_VIEW(move_units, moves.units)
       .def_property_readonly("move_keys", &move_keys)
       .def_property_readonly("transfers", &transfers)
       .def("__bool__", [](const PlanObject& object) { return !object.plan->empty(); });
@@ -80,6 +87,7 @@ void bind_step_output(py::module_& module) {
 }
 
 #undef HOCKET_VIEW
+#undef HOCKET_PLAN_VIEW
 
 }  // namespace
 

@@ -7,51 +7,13 @@
 #include <vector>
 
 #include "bindings.h"
+#include "token_ids.h"
 
 namespace py = pybind11;
 using namespace py::literals;
 
 namespace hocket {
 namespace {
-
-using Int32Array = py::array_t<int32_t, py::array::c_style>;
-
-// Token ids as the core wants them. A value that is no int32 becomes -1, which the core refuses as invalid; something
-// that is no integer raises TypeError.
-class TokenIds {
- public:
-  explicit TokenIds(const py::object& source) {
-    if (py::isinstance<Int32Array>(source)) {
-      array_ = py::reinterpret_borrow<Int32Array>(source);
-      if (array_.ndim() != 1) throw py::value_error("token ids must have one dimension");
-      view_ = {array_.data(), static_cast<size_t>(array_.size())};
-    } else {
-      copy(py::reinterpret_steal<py::object>(PySequence_Fast(source.ptr(), "token ids must be a sequence")));
-      view_ = copy_;
-    }
-  }
-
-  std::span<const int32_t> view() const { return view_; }
-
- private:
-  void copy(const py::object& sequence) {
-    if (!sequence) throw py::error_already_set();
-    const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence.ptr());
-    PyObject** items = PySequence_Fast_ITEMS(sequence.ptr());
-    copy_.reserve(size);
-    for (Py_ssize_t i = 0; i < size; ++i) {
-      const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(items[i]));
-      if (!index) throw py::error_already_set();
-      int overflow = 0;
-      const int64_t value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-      copy_.push_back(std::in_range<int32_t>(value) && !overflow ? static_cast<int32_t>(value) : -1);
-    }
-  }
-
-  Int32Array array_;
-  std::vector<int32_t> copy_;
-  std::span<const int32_t> view_;
-};
 
 // Scheduler with the Python objects that view its plan and its output.
 class SchedulerObject {
@@ -90,8 +52,8 @@ class SchedulerObject {
 AddStatus add_request(SchedulerObject& object, uint64_t request_id, const py::object& prompt_token_ids,
                       int64_t max_tokens, int64_t min_tokens, const py::object& stop_token_ids, int32_t request_class,
                       int64_t priority, double arrival_time, std::optional<double> ttft_target,
-                      std::optional<double> itl_target, const std::string& cache_salt, const std::string& tenant,
-                      const std::string& session_id) {
+                      std::optional<double> itl_target, std::optional<double> tpot_target,
+                      const std::string& cache_salt, const std::string& tenant, const std::string& session_id) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const TokenIds prompt(prompt_token_ids);
   const TokenIds stops(stop_token_ids);
@@ -104,37 +66,40 @@ AddStatus add_request(SchedulerObject& object, uint64_t request_id, const py::ob
   spec.request_class = request_class;
   spec.priority = priority;
   spec.arrival_time = arrival_time;
-  spec.ttft_target = ttft_target.value_or(kNever);
-  spec.itl_target = itl_target.value_or(kNever);
+  spec.targets = {ttft_target.value_or(kNever), itl_target.value_or(kNever), tpot_target.value_or(kNever)};
   spec.cache_salt = cache_salt;
   spec.tenant = tenant;
   spec.session_id = session_id;
   return object.scheduler().add_request(spec);
 }
 
+std::optional<int32_t> max_running(const Residency& residency) {
+  return residency.max_running == Residency::kEverybody ? std::nullopt : std::optional(residency.max_running);
+}
+
 py::dict stats(SchedulerObject& object) {
   const SchedulerStats stats = object.scheduler().stats();
   const SchedulerCounters& counters = stats.counters;
   return py::dict(
-      "num_running"_a = stats.num_running, "num_waiting"_a = stats.num_waiting,
-      "num_waiting_tokens"_a = stats.num_waiting_tokens, "num_units"_a = stats.num_units,
+      "num_running"_a = stats.num_running, "num_waiting"_a = stats.num_waiting, "num_units"_a = stats.num_units,
       "num_free_units"_a = stats.num_free_units, "num_cached_units"_a = stats.num_cached_units,
       "num_kind_tokens"_a = stats.num_kind_tokens, "num_kind_units"_a = stats.num_kind_units,
       "num_uncached_tokens"_a = stats.num_uncached_tokens, "num_conversions"_a = counters.num_conversions,
       "num_recomputed_tokens"_a = counters.num_recomputed_tokens, "num_loaded_tokens"_a = counters.num_loaded_tokens,
-      "num_steps"_a = counters.num_steps, "num_prompt_tokens"_a = counters.num_prompt_tokens,
-      "num_output_tokens"_a = counters.num_output_tokens,
+      "num_ratio_steps"_a = counters.num_ratio_steps, "max_running"_a = max_running(stats.residency),
+      "uncached_ratio"_a = stats.residency.uncached_ratio, "num_steps"_a = counters.num_steps,
+      "num_prompt_tokens"_a = counters.num_prompt_tokens, "num_output_tokens"_a = counters.num_output_tokens,
       "num_cached_prompt_tokens"_a = counters.num_cached_prompt_tokens,
       "num_queried_prompt_tokens"_a = counters.num_queried_prompt_tokens,
       "num_preemptions"_a = counters.num_preemptions, "num_evicted_blocks"_a = stats.num_evicted_blocks,
       "num_preempted"_a = counters.num_preempted, "class_seconds"_a = counters.class_seconds,
       "offline_only_seconds"_a = counters.offline_only_seconds, "num_finished"_a = counters.num_finished,
       "num_hit_tokens"_a = counters.num_hit_tokens, "num_restores"_a = counters.num_restores,
-      "restore_seconds_saved"_a = counters.restore_seconds_saved, "num_announcements"_a = counters.num_announcements,
-      "num_announced_requests"_a = counters.num_announced_requests, "lead_seconds"_a = counters.lead_seconds,
+      "restore_seconds_saved"_a = counters.restore_seconds_saved,
+      "num_announced_requests"_a = counters.num_announced_requests,
       "num_prepared_tokens"_a = counters.num_prepared_tokens, "num_wasted_tokens"_a = counters.num_wasted_tokens,
       "num_host_blocks"_a = stats.num_host_blocks, "num_free_host_blocks"_a = stats.num_free_host_blocks,
-      "num_disk_blocks"_a = stats.num_disk_blocks, "num_sessions"_a = stats.num_sessions,
+      "predicted_ttft_seconds"_a = stats.predicted_ttft_seconds, "num_sessions"_a = stats.num_sessions,
       "num_leases"_a = stats.num_leases, "num_saved_blocks"_a = stats.tiers.num_saved_blocks,
       "num_stored_blocks"_a = stats.tiers.num_stored_blocks, "num_fetched_blocks"_a = stats.tiers.num_fetched_blocks,
       "num_lost_blocks"_a = stats.tiers.num_lost_blocks, "num_loaded_blocks"_a = stats.tiers.num_loaded_blocks,
@@ -165,9 +130,21 @@ py::tuple advise(SchedulerObject& object, const std::string& session_id, int32_t
   const TokenIds draft(draft_token_ids);
   const AdvisorySpec spec{
       {tenant, cache_salt, session_id}, static_cast<AdvisoryEvent>(event), lease_seconds, draft.view()};
-  const SessionReport report = object.scheduler().advise(spec, now);
+  const SessionState report = object.scheduler().advise(spec, now);
   return py::make_tuple(report.is_known, report.num_tokens, report.tier_tokens, static_cast<int>(report.action),
                         report.lease_seconds < 0 ? py::object(py::none()) : py::cast(report.lease_seconds));
+}
+
+bool remember_session(SchedulerObject& object, const std::string& session_id, const py::object& token_ids,
+                      const std::string& tenant, const std::string& cache_salt) {
+  const TokenIds tokens(token_ids);
+  return object.scheduler().remember_session({tenant, cache_salt, session_id}, tokens.view());
+}
+
+Int32Array session_tokens(SchedulerObject& object, const std::string& session_id, const std::string& tenant,
+                          const std::string& cache_salt) {
+  const auto tokens = object.scheduler().session_tokens({tenant, cache_salt, session_id});
+  return Int32Array(static_cast<py::ssize_t>(tokens.size()), tokens.data());
 }
 
 py::dict latency(SchedulerObject& object) {
@@ -186,8 +163,9 @@ void bind_scheduler(py::module_& module) {
            "config"_a, "estimates"_a = py::none())
       .def("add_request", &add_request, "request_id"_a, "prompt_token_ids"_a, py::kw_only(), "max_tokens"_a,
            "min_tokens"_a = 0, "stop_token_ids"_a = py::tuple(), "request_class"_a = 0, "priority"_a = 0,
-           "arrival_time"_a = 0.0, "ttft_target"_a = py::none(), "itl_target"_a = py::none(), "cache_salt"_a = "",
-           "tenant"_a = "", "session_id"_a = "")
+           "arrival_time"_a = 0.0, "ttft_target"_a = py::none(), "itl_target"_a = py::none(),
+           "tpot_target"_a = py::none(), "cache_salt"_a = "", "tenant"_a = "", "session_id"_a = "")
+      .def("retry_seconds", [](SchedulerObject& self) { return self.scheduler().retry_seconds(); })
       .def(
           "abort", [](SchedulerObject& self, uint64_t id) { return self.scheduler().abort(id); }, "request_id"_a)
       .def("schedule", &SchedulerObject::schedule, "now"_a)
@@ -206,6 +184,9 @@ void bind_scheduler(py::module_& module) {
           "keys"_a)
       .def("advise", &advise, "session_id"_a, "event"_a, "now"_a, py::kw_only(), "tenant"_a = "", "cache_salt"_a = "",
            "lease_seconds"_a = 0.0, "draft_token_ids"_a = py::tuple())
+      .def("remember_session", &remember_session, "session_id"_a, "token_ids"_a, py::kw_only(), "tenant"_a = "",
+           "cache_salt"_a = "")
+      .def("session_tokens", &session_tokens, "session_id"_a, py::kw_only(), "tenant"_a = "", "cache_salt"_a = "")
       .def("stats", &stats)
       .def("latency", &latency)
       .def("check_invariants", [](SchedulerObject& self) { self.scheduler().check_invariants(); })

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "scheduler.h"
-#include "simulation_loop.h"
+#include "scheduler/scheduler.h"
+#include "simulation/simulation_loop.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -52,6 +52,7 @@ class Columns {
             get<int64_t>("priority"),
             get<double>("ttft_target_s"),
             get<double>("itl_target_s"),
+            get<double>("tpot_target_s"),
             {get<int64_t>("run_offsets"), get<uint64_t>("run_streams"), get<int32_t>("run_ends"),
              get<uint64_t>("continuations")}};
   }
@@ -87,8 +88,9 @@ py::dict records(const LoopObject& object) {
       "outcome"_a = as_array(outcome), "arrival_s"_a = as_array(r.arrival_s), "scheduled_s"_a = as_array(r.scheduled_s),
       "first_token_s"_a = as_array(r.first_token_s), "last_token_s"_a = as_array(r.last_token_s),
       "max_itl_s"_a = as_array(r.max_itl_s), "num_output_tokens"_a = as_array(r.num_output_tokens),
-      "num_itl_violations"_a = as_array(r.num_itl_violations), "num_late_tokens"_a = as_array(r.num_late_tokens),
-      "num_cached_tokens"_a = as_array(r.num_cached_tokens), "num_preemptions"_a = as_array(r.num_preemptions));
+      "num_itl_violations"_a = as_array(r.num_itl_violations),
+      "num_tpot_violations"_a = as_array(r.num_tpot_violations), "num_cached_tokens"_a = as_array(r.num_cached_tokens),
+      "num_preemptions"_a = as_array(r.num_preemptions));
 }
 
 py::dict samples(const LoopObject& object) {

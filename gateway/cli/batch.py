@@ -23,6 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from gateway.cli.batch_rows import CheckedRows, write_prompts
 from gateway.cli.batch_view import Watch, complaints, details, rows_done, table, when
 from gateway.cli.client_options import add_client_options, explain
+from gateway.cli.parser import examples, said
 from hocket import (
     APIConnectionError,
     APIStatusError,
@@ -36,8 +37,18 @@ from hocket import (
 )
 
 FAILED, MISUSED, INCOMPLETE, INTERRUPTED = 1, 2, 3, 130
-EPILOG = """exit status: 0 done; 1 the server refused or is not there; 2 misuse, or a file with bad lines;
+EXIT_STATUS = """exit status: 0 done; 1 the server refused or is not there; 2 misuse, or a file with bad lines;
 3 the batch has ended, and not every row has an answer; 130 interrupted, the batch goes on"""
+EXAMPLES = {  # by verb; empty: of the command itself
+    "": ("hocket batch submit rows.jsonl --watch -o results.jsonl", "hocket batch status"),
+    "submit": (
+        "hocket batch submit rows.jsonl --watch -o results.jsonl",
+        "hocket batch submit --prompts prompts.txt --max-tokens 64 --watch --text",
+    ),
+    "status": ("hocket batch status", "hocket batch status ID --watch"),
+    "results": ("hocket batch results ID > results.jsonl", "hocket batch results ID OTHER --text"),
+    "cancel": ("hocket batch cancel ID", "hocket batch cancel ID --json"),
+}
 _MAX_FAULTS = 20  # shown; the rest is counted
 _WATCH_SECONDS = 0.5
 _DEFAULT_LIMIT = 10
@@ -48,7 +59,7 @@ class UsageError(Exception):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EPILOG
+    parser.epilog = examples(*EXAMPLES[""], after=EXIT_STATUS)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     _add_submit(_verb(verbs, "submit", "upload rows and start them as a batch"))
     status = _verb(verbs, "status", "how batches are doing")
@@ -65,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _verb(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
-    parser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=EPILOG)
+    epilog = examples(*EXAMPLES[name], after=EXIT_STATUS)
+    parser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=epilog)
     add_client_options(parser.add_argument_group("server"))
     if name != "results":
         parser.add_argument("--json", action="store_true", help="the batch as the server says it, on stdout")
@@ -120,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
         except OSError as error:
-            return _complain(str(error), FAILED)
+            return _complain(said(error), FAILED)
 
 
 def _explain(error: HocketError, client: Client) -> str:
@@ -157,8 +169,8 @@ def submit(args: argparse.Namespace, client: Client) -> int:
         metadata=metadata,
         webhook_url=args.webhook,
     )
-    num_good = checked.num_rows - len(checked.faults)
-    _note(f"{batch.id} has been created with {num_good:,} rows")
+    bad = f", {len(checked.faults):,} of them bad: those get an error" if checked.faults else ""
+    _note(f"{batch.id} has been created with {checked.num_rows:,} rows{bad}")
     if not args.watch:
         if args.json:
             _print_json(batch)

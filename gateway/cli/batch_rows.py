@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
+
+from gateway.protocol.endpoints import BY_PATH, CHAT, BatchPath
 
 MAX_ROWS = 50_000  # of one batch: OpenAI's limits
 MAX_BYTES = 200_000_000
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+ENDPOINTS = get_args(BatchPath)
 _MAX_ID_LENGTH = 512
 
 
@@ -87,7 +89,7 @@ def _row(line: bytes) -> Mapping[str, Any]:
     if row.get("url") not in ENDPOINTS:
         raise ValueError(f"url must be {' or '.join(ENDPOINTS)}")
     body = row.get("body")
-    needed = "messages" if row["url"] == ENDPOINTS[0] else "prompt"
+    needed = BY_PATH[row["url"]].prompt_param
     if not isinstance(body, dict) or needed not in body:
         raise ValueError(f"body must be an object with '{needed}'")
     if body.get("stream"):
@@ -101,7 +103,7 @@ def prompt_rows(lines: Iterable[str], params: Mapping[str, Any], system: str | N
     for number, line in enumerate(lines, 1):
         if prompt := line.strip():
             body = {**params, "messages": [*before, {"role": "user", "content": prompt}]}
-            row = {"custom_id": f"line-{number}", "method": "POST", "url": ENDPOINTS[0], "body": body}
+            row = {"custom_id": f"line-{number}", "method": "POST", "url": CHAT.path, "body": body}
             yield json.dumps(row, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 

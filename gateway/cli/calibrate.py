@@ -1,6 +1,7 @@
 """`hocket calibrate`: how long this machine takes for a model's steps, fitted and saved as a latency profile.
 
-A worker process loads the model as an engine does and measures; the fit happens here (schedcore/step_measurements.py).
+A worker process loads the model as an engine does and measures; the fit happens here
+(schedcore/latency/step_measurements.py).
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from gateway.cli.options import OptionsError, engine_config, size_in_bytes
+from gateway.cli.options import OptionsError, add_flag, engine_config
+from gateway.cli.parser import examples, said
 from gateway.cli.simulation_options import percent, positive_int, progress_bar, seconds, write_json
-from schedcore.calibration import Calibration
-from schedcore.config import DTYPES, QUANTIZATIONS, EngineConfig
-from schedcore.latency_profile import LatencyCoefficients, LatencyProfile, save_profile
-from schedcore.model_path import DEMO, ModelNotFoundError, resolve_model
-from schedcore.step_measurements import (
+from schedcore.api.config import EngineConfig
+from schedcore.api.model_path import DEMO, ModelNotFoundError, resolve_model
+from schedcore.api.setting import settings
+from schedcore.latency.calibration import Calibration
+from schedcore.latency.latency_profile import LatencyCoefficients, LatencyProfile, save_profile
+from schedcore.latency.step_measurements import (
     BUSY_NOISE,
     CalibrationReport,
     MeasuringFailure,
@@ -41,6 +45,10 @@ class CalibrationError(Exception):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = examples(
+        "hocket calibrate /models/qwen3-0.6b --dtype bfloat16",
+        "hocket calibrate demo --seconds 10 --json > report.json",
+    )
     parser.add_argument("model", nargs="?", default=DEMO, metavar="MODEL", help="as for hocket serve (default: demo)")
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the profile (default: MODEL.latency.json, in this directory)"
@@ -56,27 +64,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_engine_options(parser.add_argument_group("engine, as it will be served"))
 
 
+_COUNT = {"type": positive_int}
+_ENGINE_OPTIONS: dict[str, dict[str, Any]] = {  # settings that change how long a step takes; what differs here
+    "device": {"metavar": "NAME"},
+    "dtype": {"help": "of weights and cache"},
+    "quantization": {"help": "of weights, on CPU"},
+    "num_threads": _COUNT,
+    "max_model_len": _COUNT,
+    "max_num_seqs": _COUNT,
+    "max_num_batched_tokens": {**_COUNT, "help": "tokens in one step (default: {default})"},
+    "cache_memory_bytes": {},
+    "block_size": _COUNT,
+    "layers_per_unit": _COUNT,
+}
+
+
 def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     """Only what is given ends up in the namespace: EngineConfig has the defaults."""
-
-    def add(name: str, kind: Callable[[str], object], metavar: str, text: str) -> None:
-        group.add_argument(name, type=kind, metavar=metavar, help=text, default=argparse.SUPPRESS)
-
-    default = EngineConfig(model="")
-    add("--device", str, "NAME", "cpu, cuda or cuda:N (default: auto, cuda if there is one)")
-    group.add_argument("--dtype", choices=DTYPES, default=argparse.SUPPRESS, help="of weights and cache")
-    group.add_argument("--quantization", choices=QUANTIZATIONS, default=argparse.SUPPRESS, help="of weights, on CPU")
-    add("--num-threads", positive_int, "N", "of CPU kernels (default: all cores)")
-    add("--max-model-len", positive_int, "N", "context length in tokens")
-    add("--max-num-seqs", positive_int, "N", f"requests in one step (default: {default.max_num_seqs})")
-    text = f"tokens in one step (default: {default.max_num_batched_tokens})"
-    add("--max-num-batched-tokens", positive_int, "N", text)
-    add("--kv-cache-memory-bytes", size_in_bytes, "SIZE", "such as 2G (default: from free memory)")
-    add("--block-size", positive_int, "N", f"tokens per block (default: {default.block_size})")
-    add("--layers-per-unit", positive_int, "N", f"layers per unit of memory (default: {default.layers_per_unit})")
+    declared = {setting.field: setting for setting in settings(EngineConfig)}
+    for field, differently in _ENGINE_OPTIONS.items():
+        add_flag(group, declared[field], **differently)
 
 
-def run(args: argparse.Namespace, worker_module: str = "worker.calibration_process") -> int:
+def run(args: argparse.Namespace, worker_module: str = "worker.process.calibration_process") -> int:
     """The exit status. `worker_module` is what `python -m` runs to measure."""
     try:
         folder = resolve_model(args.model)
@@ -92,7 +102,7 @@ def run(args: argparse.Namespace, worker_module: str = "worker.calibration_proce
     except (CalibrationError, ModelNotFoundError, ValueError) as error:
         return _complain(str(error), _FAILED)
     except OSError as error:
-        return _complain(f"the profile cannot be written: {error}", _FAILED)
+        return _complain(f"the profile cannot be written: {said(error)}", _FAILED)
     if args.json:
         write_json(report)
     else:

@@ -18,6 +18,7 @@ from prompt_toolkit.completion import WordCompleter
 from rich.console import Console
 
 from gateway.cli.client_options import add_client_options, explain
+from gateway.cli.parser import examples, said
 from hocket import (
     ChatCompletion,
     ChatParams,
@@ -32,6 +33,10 @@ CONTROL_CHARACTERS = {code: None for code in (*range(32), *range(127, 160)) if c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = examples(
+        "hocket chat",
+        'hocket chat --url http://10.0.0.5:8000 --api-key SECRET --system "Answer in one sentence."',
+    )
     add_client_options(parser)
     parser.add_argument("--model", help="default: the first that the server lists")
     parser.add_argument("--system", metavar="TEXT", help="system message, before the conversation")
@@ -122,6 +127,9 @@ class View(Protocol):
 
     def text(self, text: str) -> None: ...
 
+    def thinking(self, text: str) -> None:
+        """What comes before the text."""
+
     def end(self, answer: ChatCompletion, was_stopped: bool) -> None: ...
 
     def note(self, text: str) -> None: ...
@@ -135,12 +143,20 @@ class TerminalView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._is_thinking = False
+
+    def thinking(self, text: str) -> None:
+        self._is_thinking = True
+        shown = text.translate(CONTROL_CHARACTERS)
+        self._console.print(shown, style="dim", end="", soft_wrap=True, markup=False, highlight=False)
 
     def text(self, text: str) -> None:
+        self._end_thinking("\n\n")
         # Not through rich, which would expand tabs as if each piece began a line.
         print(text.translate(CONTROL_CHARACTERS), end="", file=self._console.file, flush=True)
 
     def end(self, answer: ChatCompletion, was_stopped: bool) -> None:
+        self._end_thinking("")
         self._console.out("")
         self.note(summary(answer, was_stopped))
 
@@ -149,6 +165,11 @@ class TerminalView:
 
     def error(self, text: str) -> None:
         self._console.print(text, style="red", markup=False, highlight=False)
+
+    def _end_thinking(self, after: str) -> None:
+        if self._is_thinking:
+            print(end=after, file=self._console.file)
+        self._is_thinking = False
 
 
 class PlainView:
@@ -161,6 +182,9 @@ class PlainView:
 
     def text(self, text: str) -> None:
         print(text, end="", flush=True)
+
+    def thinking(self, text: str) -> None:
+        pass
 
     def end(self, answer: ChatCompletion, was_stopped: bool) -> None:
         print(flush=True)
@@ -256,7 +280,10 @@ class Chat:
         try:
             with stream:
                 for chunk in stream:
-                    self.view.text(chunk.text)
+                    if chunk.thinking:
+                        self.view.thinking(chunk.thinking)
+                    if chunk.text:
+                        self.view.text(chunk.text)
         except KeyboardInterrupt:
             if not self.view.stops_on_interrupt:
                 raise
@@ -295,7 +322,7 @@ class Chat:
             with path.open("w" if path in self._saved else "x", encoding="utf-8") as file:
                 file.write(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
         except OSError as error:
-            self.view.error(f"Not saved: {error}")
+            self.view.error(f"Not saved: {said(error)}")
             return
         self._saved.add(path)
         self.view.note(f"Saved to {path}.")

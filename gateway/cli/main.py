@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 from collections.abc import Sequence
 
 from gateway import __version__
+from gateway.cli.parser import Parser, examples
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 COMMANDS = {
@@ -19,18 +19,21 @@ COMMANDS = {
     "chat": "chat with a served model in the terminal",
     "version": "print the version",
 }
+EXAMPLES = examples("hocket serve", "hocket chat", "hocket batch submit --prompts prompts.txt --watch --text")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="hocket", description="Serves large language models.")
+    parser = Parser(prog="hocket", description="Serves large language models.", epilog=EXAMPLES)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     module = None
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        if arguments and arguments[0] == name and name != "version":
+        if name == "version":
+            command.epilog = examples("hocket version", "hocket --version")
+        elif arguments and arguments[0] == name:
             module = importlib.import_module(f"gateway.cli.{name}")
             module.add_arguments(command)
     args = parser.parse_args(arguments)

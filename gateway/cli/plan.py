@@ -1,6 +1,6 @@
 """`hocket plan`: the least GPUs that hold online targets at peak, then the offline throughput they leave over a day.
 
-Everything is simulated: schedcore/simulation/planner.py has step one, day.py step two.
+Everything is simulated: schedcore/simulation/planning/planner.py has step one, day.py step two.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.options import size_in_bytes
+from gateway.cli.parser import examples, said
 from gateway.cli.simulation_options import (
     POLICY_SYNTAX,
     TRACE_HELP,
@@ -30,17 +31,18 @@ from gateway.cli.simulation_options import (
     positive_int,
     scheduler_options,
     seconds,
+    targets,
     write_json,
 )
-from schedcore.config import POLICIES, EngineConfig
+from schedcore.api.config import POLICIES, EngineConfig
 from schedcore.simulation.cost_model import find_cost
-from schedcore.simulation.day import DayReport, IntervalReport, simulate_day
 from schedcore.simulation.engine import SimulatedEngine
-from schedcore.simulation.fleet import Traffic
-from schedcore.simulation.hardware import Hardware, find_hardware
 from schedcore.simulation.model_shape import model_shape
-from schedcore.simulation.offline_supply import OfflineSupply
-from schedcore.simulation.planner import PeakPlan, PeakSearch, Plan, PlanOptions, ProgressFor, Trial
+from schedcore.simulation.planning.day import DayReport, IntervalReport, simulate_day
+from schedcore.simulation.planning.fleet import Traffic
+from schedcore.simulation.planning.hardware import Hardware, find_hardware
+from schedcore.simulation.planning.offline_supply import OfflineSupply
+from schedcore.simulation.planning.planner import PeakPlan, PeakSearch, Plan, PlanOptions, ProgressFor, Trial
 from schedcore.simulation.plots import check_format, save_day_plot
 from schedcore.simulation.simulator import Progress
 
@@ -49,6 +51,10 @@ DEFAULT_DAY_ENGINES = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = examples(
+        "hocket plan --trace day.csv --model llama-3.1-8b --ttft-ms 1000 --itl-ms 100",
+        "hocket plan --trace day.csv --offline bulk.csv --gpu h100 --policy hocket --plot day.svg",
+    )
     _add_work_options(parser.add_argument_group("work"))
     _add_search_options(parser.add_argument_group("search"))
     _add_engine_options(parser.add_argument_group("engine"))
@@ -69,7 +75,7 @@ def _add_work_options(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=DEFAULTS.attainment,
         metavar="RATIO",
-        help=f"of the online requests at peak, to hold both targets (default: {DEFAULTS.attainment})",
+        help=f"of the online requests at peak, to hold all targets (default: {DEFAULTS.attainment})",
     )
 
 
@@ -145,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
         if args.plot is not None:
             save_day_plot(plan, args.plot)
     except (ValueError, OSError, ImportError) as error:
-        print(f"hocket plan: {error}", file=sys.stderr)
+        print(f"hocket plan: {said(error)}", file=sys.stderr)
         return 1
     if args.json:
         write_json(plan)
@@ -171,7 +177,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     trace = fitting_trace(args.trace, context_length, args.command)
     if not trace.has_arrivals:
         raise ValueError(f"{trace.name} has no arrival times, and a peak needs them")
-    workload = trace.workload(jitter_s=args.jitter_s, seed=args.seed).with_targets(args.ttft_ms, args.itl_ms)
+    workload = trace.workload(jitter_s=args.jitter_s, seed=args.seed).with_targets(*targets(args))
     traffic = Traffic.of(workload, trace.session_numbers)
     supply = read_supply(args, context_length)
     search = PeakSearch(traffic, _hardware(args), lambda hardware: make_engine(args, hardware), options)
@@ -197,6 +203,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         offline=None if supply is None else supply.source.source,
         ttft_target_ms=args.ttft_ms,
         itl_target_ms=args.itl_ms,
+        tpot_target_ms=args.tpot_ms,
         attainment_target_ratio=options.attainment,
         peak=peak,
         gpu_hours=None if least is None else least.num_gpus * traffic.duration_s / 3600,
@@ -280,7 +287,7 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 def print_peak(peak: PeakPlan, console: Console) -> None:
     has_prices = any(trial.cost != trial.num_gpus for trial in peak.trials)
-    names = ["engines", "GPUs", "attained", "TTFT", "ITL", "busy", "", *(["cost"] if has_prices else [])]
+    names = ["engines", "GPUs", "attained", "TTFT", "ITL", "TPOT", "busy", "", *(["cost"] if has_prices else [])]
     table = Table(title="tried on the peak", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("engine", no_wrap=True)
     for name in names:
@@ -302,9 +309,10 @@ def _trial_cells(trial: Trial, is_least: bool) -> list[str]:
         trial.hardware,
         str(trial.num_engines),
         str(trial.num_gpus),
-        percent(found.both_ratio),
+        percent(found.slo_ratio),
         percent(found.ttft_ratio),
         percent(found.itl_ratio),
+        percent(found.tpot_ratio),
         percent(trial.busy_ratio),
         "least" if is_least else "enough" if trial.is_enough else "too few",
         f"{trial.cost:g}",
@@ -322,7 +330,8 @@ def print_day(plan: Plan, day: DayReport, console: Console) -> None:
     console.print(table)
     console.print(
         f"Online: {day.num_online} requests, attainment {percent(day.online_attainment_ratio)} "
-        f"(TTFT {percent(day.ttft_attainment_ratio)}, ITL {percent(day.itl_attainment_ratio)})."
+        f"(TTFT {percent(day.ttft_attainment_ratio)}, ITL {percent(day.itl_attainment_ratio)}, "
+        f"TPOT {percent(day.tpot_attainment_ratio)})."
     )
     if plan.offline:
         console.print(
@@ -363,14 +372,14 @@ def why_nothing(plan: Plan) -> str:
     """One line, with the advice that the numbers give."""
     if not plan.peak.trials:
         return f"no hardware can hold the targets: {plan.peak.rejections[0].hardware}: {plan.peak.rejections[0].reason}"
-    best = max(plan.peak.trials, key=lambda trial: trial.attainment.both_ratio)
+    best = max(plan.peak.trials, key=lambda trial: trial.attainment.slo_ratio)
     found = best.attainment
     advice = "raise --max-gpus or relax the targets"
     if found.itl_ratio < found.ttft_ratio:
         advice += "; fewer tokens per step (--max-num-batched-tokens) shorten ITL"
     return (
         f"nothing that was tried holds the targets for {percent(plan.attainment_target_ratio)} of requests; the best, "
-        f"{best.num_engines} x ({best.hardware}), for {percent(found.both_ratio)}: {advice}"
+        f"{best.num_engines} x ({best.hardware}), for {percent(found.slo_ratio)}: {advice}"
     )
 
 

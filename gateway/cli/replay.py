@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.simulation_options import PolicyChoice, number, percent, progress_bar, write_json
-from schedcore.calibration import Calibration
-from schedcore.simulation.recorded_requests import read_recorded
-from schedcore.simulation.replay import Replay, replay
+from schedcore.latency.calibration import Calibration
+from schedcore.record.recorded_requests import read_recorded
+from schedcore.record.replay import Replay, replay
 from schedcore.simulation.report import Distribution
 from schedcore.simulation.what_if import Course, Served, recorded_course, serve_again
 

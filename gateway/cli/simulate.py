@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.options import size_in_bytes
+from gateway.cli.parser import examples, said
 from gateway.cli.replay import check_alone, run_replay
 from gateway.cli.simulation_options import (
     POLICY_SYNTAX,
@@ -29,25 +30,30 @@ from gateway.cli.simulation_options import (
     progress_bar,
     scheduler_options,
     seconds,
+    targets,
     write_json,
 )
-from schedcore.config import POLICIES
-from schedcore.simulation import arrivals
-from schedcore.simulation.arrivals import ArrivalProcess
+from schedcore.api.config import POLICIES
+from schedcore.api.types import RequestClass
 from schedcore.simulation.cost_model import find_cost
 from schedcore.simulation.engine import SimulatedEngine
 from schedcore.simulation.model_shape import model_shape
 from schedcore.simulation.plots import check_format, save_plot
 from schedcore.simulation.report import ClassReport, Distribution, Report, make_report
 from schedcore.simulation.simulator import SimulationResult, simulate
-from schedcore.simulation.token_ids import Prompts
-from schedcore.simulation.workload import Workload, make_workload
-from schedcore.types import RequestClass
+from schedcore.simulation.workloads import arrivals
+from schedcore.simulation.workloads.arrivals import ArrivalProcess
+from schedcore.simulation.workloads.token_ids import Prompts
+from schedcore.simulation.workloads.workload import Workload, make_workload
 
 DEFAULT_NUM_REQUESTS = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = examples(
+        "hocket simulate --lengths 512:128 --arrivals poisson:4 --policy fcfs --policy hocket",
+        "hocket simulate --replay decisions.record",
+    )
     _add_workload_options(parser.add_argument_group("workload"))
     _add_engine_options(parser.add_argument_group("engine"))
     group = parser.add_argument_group("output")
@@ -120,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         if args.plot is not None:
             save_plot(results, args.plot)
     except (ValueError, OSError, ImportError) as error:
-        print(f"hocket simulate: {error}", file=sys.stderr)
+        print(f"hocket simulate: {said(error)}", file=sys.stderr)
         return 1
     if args.json:
         write_json(reports)
@@ -151,7 +157,7 @@ def run_all(args: argparse.Namespace) -> dict[str, SimulationResult]:
 
 def make_run_workload(args: argparse.Namespace, context_length: int) -> Workload:
     """Without requests that the context cannot hold; says how many those are. Raises ValueError, OSError."""
-    workload = online_workload(args, context_length).with_targets(args.ttft_ms, args.itl_ms)
+    workload = online_workload(args, context_length).with_targets(*targets(args))
     if args.offline is not None:
         pool = fitting_trace(args.offline, context_length, args.command).batch_workload()
         workload = workload.merged(pool.with_class(RequestClass.OFFLINE).with_priority(1))
@@ -222,7 +228,7 @@ def columns(reports: dict[str, Report], title: str) -> Table:
 def rows() -> list[Row]:
     return [
         ("SLO attainment", lambda r: percent(r.slo_attainment_ratio)),
-        ("  TTFT / ITL", lambda r: f"{percent(r.ttft_attainment_ratio)} / {percent(r.itl_attainment_ratio)}"),
+        ("  TTFT / ITL / TPOT", _attained_by_target),
         ("goodput (requests/s)", lambda r: number(r.goodput)),
         ("finished (requests/s)", lambda r: number(r.requests_per_second)),
         ("output (tokens/s)", lambda r: f"{r.output_tokens_per_second:.0f}"),
@@ -234,6 +240,11 @@ def rows() -> list[Row]:
         ("preemptions", lambda r: str(r.num_preemptions)),
         ("refused", lambda r: str(r.num_refused)),
     ]
+
+
+def _attained_by_target(report: ClassReport) -> str:
+    ratios = (report.ttft_attainment_ratio, report.itl_attainment_ratio, report.tpot_attainment_ratio)
+    return " / ".join(map(percent, ratios))
 
 
 def engine_rows(reports: Sequence[Report]) -> list[tuple[str, list[str]]]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from schedcore.simulation.model_shape import MODEL_SHAPES
-from schedcore.simulation.traces import Trace, read_trace
+from schedcore.simulation.workloads.traces import Trace, read_trace
 
 Options = dict[str, bool | int | float | str]
 
@@ -33,8 +33,14 @@ def add_model_option(group: argparse._ArgumentGroup) -> None:
 
 
 def add_target_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--ttft-ms", type=milliseconds, metavar="MS", help="target of online requests")
-    group.add_argument("--itl-ms", type=milliseconds, metavar="MS", help="target of online requests")
+    group.add_argument("--ttft-ms", type=milliseconds, metavar="MS", help="target of online requests: first token")
+    group.add_argument("--itl-ms", type=milliseconds, metavar="MS", help="between any two of their tokens")
+    group.add_argument("--tpot-ms", type=milliseconds, metavar="MS", help="per token, all of them together")
+
+
+def targets(args: argparse.Namespace) -> tuple[float | None, float | None, float | None]:
+    """TTFT, ITL and TPOT of online requests in milliseconds; None: none."""
+    return args.ttft_ms, args.itl_ms, args.tpot_ms
 
 
 def add_scheduler_options(group: argparse._ArgumentGroup) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.protocol.chat import ChatRequest, Message, check_messages
-from gateway.protocol.decode import decode_json
+from gateway.protocol.decoding.decode import decode_json
 from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.generation import Name, TokenId
 

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.protocol.decode import decode_json
+from gateway.protocol.decoding.decode import decode_json
+from gateway.protocol.endpoints import BatchPath
 from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 
@@ -30,7 +31,7 @@ class ExpiresAfter(msgspec.Struct, frozen=True):
 
 class CreateBatch(msgspec.Struct, frozen=True, kw_only=True):
     input_file_id: str
-    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    endpoint: BatchPath
     completion_window: str
     metadata: Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=MAX_METADATA)] | None = None
     output_expires_after: ExpiresAfter | None = None

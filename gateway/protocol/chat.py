@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.protocol.decode import decode_json
+from gateway.protocol.decoding.decode import decode_json
 from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.generation import MAX_TOP_LOGPROBS, GenerationRequest, TokenCount, check_generation
+from gateway.protocol.output.tools import (
+    MAX_TOOLS,
+    Choice,
+    EarlierCall,
+    Tool,
+    ToolCall,
+    ToolCallDelta,
+    ToolChoice,
+    check_tools,
+)
 from gateway.protocol.response import Usage
+
+MAX_MESSAGES = 8192
+THINKING_SWITCHES = ("enable_thinking", "thinking")  # of templates, by the families' names
+MAX_TEMPLATE_KWARGS = 256
+MAX_CONTENT_PARTS = 8192  # of all messages together
+
+
+Role = Annotated[str, Meta(min_length=1, max_length=64)]  # OpenAI's, or what else the template knows
 
 
 class ContentPart(msgspec.Struct, frozen=True):
@@ -19,12 +37,13 @@ class ContentPart(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Role
     content: str | list[ContentPart] | None = None
     name: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # the same by vLLM's newer name
     tool_call_id: str | None = None
-    tool_calls: Any = None  # of an earlier answer; handed to the template
+    tool_calls: list[EarlierCall] | None = None  # of an earlier answer; handed to the template
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -38,23 +57,47 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None  # default: false, templates write their own
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Annotated[str, Meta(max_length=32)] | None = None  # for templates that know it; none: no thinking
+    include_reasoning: bool | None = None  # default: true; thinking is told
+
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Choice | ToolChoice | None = None  # default: auto, where there are tools
+    parallel_tool_calls: bool | None = None  # default: true
 
     chat_template: Any = None
-    tools: Any = None
-    tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
     modalities: Any = None
     audio: Any = None
     web_search_options: Any = None
     documents: Any = None
+    echo: bool | None = None
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether the answer may be a call."""
+        return bool(self.tools) and self.tool_choice != "none"
 
     @property
     def num_logprobs(self) -> int | None:
-        return (self.top_logprobs or 0) if self.logprobs else None
+        if not self.logprobs:
+            return None
+        return 0 if self.logprob_token_ids else self.top_logprobs or 0
 
 
-_UNSUPPORTED = ("tools", "functions", "audio", "web_search_options", "documents", "chat_template")
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "functions": ([],),
+    "audio": (),
+    "web_search_options": (),  # {} is a search with the usual options
+    "documents": ([],),
+    "chat_template": (),
+    "echo": (False,),
+}
+_TEMPLATE_VARIABLES = {  # that are not a request's to set
+    *("messages", "tools", "documents", "tokenize", "chat_template", "add_generation_prompt", "continue_final_message"),
+    *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
+    *("additional_special_tokens", "raise_exception", "strftime_now"),
+}
 _decoder = msgspec.json.Decoder(ChatRequest)
 
 
@@ -68,18 +111,38 @@ def decode_chat(body: bytes) -> ChatRequest:
 def check_chat(request: ChatRequest) -> None:
     """What types alone cannot say. Raises InvalidRequestError."""
     check_generation(request, _UNSUPPORTED)
-    for name in ("tool_choice", "function_call"):
-        if getattr(request, name) not in (None, "none", "auto"):
-            raise InvalidRequestError(f"'{name}' is not supported by this server.", param=name, code="unsupported")
+    if request.function_call not in (None, "none", "auto"):
+        raise InvalidRequestError(
+            "'function_call' is not supported by this server: use 'tools'.", param="function_call", code="unsupported"
+        )
+    check_tools(request.tools, request.tool_choice)
     if request.modalities not in (None, ["text"]):
         raise InvalidRequestError("Only text is supported.", param="modalities", code="unsupported")
     if request.top_logprobs is not None and not request.logprobs:
         raise InvalidRequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
+    if request.logprob_token_ids and not request.logprobs:
+        raise InvalidRequestError(
+            "'logprob_token_ids' is only allowed when 'logprobs' is true.", param="logprob_token_ids"
+        )
     check_messages(request)
 
 
 def check_messages(request: ChatRequest) -> None:
-    """Raises InvalidRequestError where a message holds what the model cannot read."""
+    """Raises InvalidRequestError where a message, or what else the template gets, is what it may not be."""
+    for name in request.chat_template_kwargs or ():
+        if name in _TEMPLATE_VARIABLES:
+            param = f"chat_template_kwargs.{name}"
+            raise InvalidRequestError(f"'{param}' is the server's to set.", param=param, code="unsupported")
+    if len(request.messages) > MAX_MESSAGES:
+        raise InvalidRequestError(f"At most {MAX_MESSAGES} messages make a chat: send fewer.", param="messages")
+    if sum(len(m.content) for m in request.messages if isinstance(m.content, list)) > MAX_CONTENT_PARTS:
+        raise InvalidRequestError(
+            f"At most {MAX_CONTENT_PARTS} content parts make a chat: join some.", param="messages"
+        )
+    if len(request.chat_template_kwargs or ()) > MAX_TEMPLATE_KWARGS:
+        raise InvalidRequestError(
+            f"At most {MAX_TEMPLATE_KWARGS} template variables may be given.", param="chat_template_kwargs"
+        )
     for i, message in enumerate(request.messages):
         if isinstance(message.content, list):
             for j, part in enumerate(message.content):
@@ -123,14 +186,19 @@ class ChatLogprob(msgspec.Struct, frozen=True):
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True):
-    content: list[ChatLogprob]
+    content: Annotated[  # each a ChatLogprob, written out
+        list[msgspec.Raw], Meta(extra_json_schema={"items": {"$ref": "#/components/schemas/ChatLogprob"}})
+    ]
     refusal: None = None
 
 
 class AssistantMessage(msgspec.Struct, frozen=True):
-    content: str
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET  # the same by vLLM's newer name
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -144,6 +212,9 @@ class ChatChoice(msgspec.Struct, frozen=True):
 class ChatDelta(msgspec.Struct, frozen=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET  # the same by vLLM's newer name
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):
@@ -174,3 +245,4 @@ class ChatResponse(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     service_tier: str | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: list[msgspec.Raw | None] | UnsetType | None = UNSET

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.protocol.decode import decode_json
+from gateway.protocol.decoding.decode import decode_json
 from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.generation import MAX_TOP_LOGPROBS, GenerationRequest, TokenId, check_generation
 from gateway.protocol.response import Usage
@@ -24,6 +24,14 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None  # default: true
     suffix: str | None = None
     prompt_embeds: Any = None
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.prompts()) * self.num_choices
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return 0 if self.logprob_token_ids and self.logprobs is not None else self.logprobs
 
     def prompts(self) -> list[Prompt]:
         """One prompt per element, all text or all token ids. Raises InvalidRequestError on a mixture."""
@@ -44,14 +52,17 @@ def _all(items: list[Any], kind: type) -> list[Any]:
     return items
 
 
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {"suffix": ("",), "prompt_embeds": ([],)}
 _decoder = msgspec.json.Decoder(CompletionRequest)
 
 
 def decode_completion(body: bytes) -> CompletionRequest:
     """Raises InvalidRequestError."""
     request = decode_json(_decoder, body)
-    check_generation(request, ("suffix", "prompt_embeds"))
-    if len(request.prompts()) * request.num_choices > MAX_TOTAL_CHOICES:
+    check_generation(request, _UNSUPPORTED)
+    if request.logprob_token_ids and request.logprobs is None:
+        raise InvalidRequestError("'logprob_token_ids' is only allowed with 'logprobs'.", param="logprob_token_ids")
+    if request.num_requests > MAX_TOTAL_CHOICES:
         raise InvalidRequestError(f"'prompt' times 'n' makes more than {MAX_TOTAL_CHOICES} choices.", param="prompt")
     return request
 
@@ -61,7 +72,7 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
 
     tokens: list[str]
     token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None] | None
+    top_logprobs: list[msgspec.Raw | None]  # each an object: token -> log-probability
     text_offset: list[int]
 
 
@@ -72,6 +83,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     logprobs: CompletionLogprobs | None = None
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: list[msgspec.Raw | None] | UnsetType | None = UNSET
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):

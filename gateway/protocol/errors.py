@@ -1,12 +1,13 @@
 """What a client is told when its request is refused or fails, in OpenAI's shape.
 
     ApiError
-    ├── InvalidRequestError      400   ├── QueueFullError         429, with it ResourceUnavailableError
+    ├── InvalidRequestError      400   ├── QueueFullError         429, with it OverloadedError, ...
     ├── AuthenticationError      401   ├── QuotaError             429
-    ├── NotFoundError            404   ├── ServerError            500
-    ├── MethodNotAllowedError    405   ├── UnavailableError       503
-    ├── BodyTimeoutError         408   ├── DeadlineError          504
-    ├── ConflictError            409   └── StorageFullError       507
+    ├── ForbiddenError           403   ├── ServerError            500
+    ├── NotFoundError            404   ├── UnavailableError       503
+    ├── MethodNotAllowedError    405   ├── DeadlineError          504
+    ├── BodyTimeoutError         408   └── StorageFullError       507
+    ├── ConflictError            409
     ├── BodyTooLargeError        413
     ├── MediaTypeError           415
     └── RangeError               416
@@ -16,9 +17,27 @@ The middleware turns them into HTTP, once.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from schedcore.types import EngineError, ErrorCode
+from schedcore.api.types import EngineError, ErrorCode
+
+MAX_MESSAGE_CHARACTERS = 500  # of what a client is told: messages quote names and values that it sent
+_MAX_PARAM_CHARACTERS = 200
+
+
+def shortened(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
+    """At most `most` characters: beginning and end, which say what is wrong around a value that may be long."""
+    if len(text) <= most:
+        return text
+    end = most // 3
+    return f"{text[: most - end - 5]} ... {text[len(text) - end :]}"
+
+
+def _printable(text: str) -> str:
+    """Headers and paths that are quoted may hold bytes that are no text."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -45,9 +64,9 @@ class ApiError(Exception):
         code: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = _printable(shortened(message))
+        super().__init__(self.message)
+        self.param = None if param is None else _printable(shortened(param, _MAX_PARAM_CHARACTERS))
         self.code = code or self.default_code
         self.headers = headers or {}
 
@@ -63,6 +82,13 @@ class InvalidRequestError(ApiError):
 class AuthenticationError(InvalidRequestError):
     status = 401
     default_code = "invalid_api_key"
+
+
+class ForbiddenError(InvalidRequestError):
+    """A page of another site, or a name that is not this server's."""
+
+    status = 403
+    default_code = "forbidden"
 
 
 class NotFoundError(InvalidRequestError):
@@ -119,6 +145,12 @@ class QuotaError(ApiError):
     default_code = "insufficient_quota"
 
 
+class OverloadedError(QueueFullError):
+    """The first token would come later than the server promises."""
+
+    default_code = "overloaded"
+
+
 class TooManyAdvisoriesError(QueueFullError):
     default_code = "too_many_advisories"
 
@@ -160,11 +192,15 @@ def from_engine(error: EngineError | None) -> ApiError:
     match error.code:
         case ErrorCode.QUEUE_FULL:
             return QueueFullError(error.message, retry_after_seconds=1)
+        case ErrorCode.OVERLOADED:
+            return OverloadedError(error.message, retry_after_seconds=math.ceil(error.retry_seconds))
         case ErrorCode.TOO_LONG:
             return InvalidRequestError(error.message, code="context_length_exceeded")
         case ErrorCode.INVALID:
             return InvalidRequestError(error.message)
         case ErrorCode.ENGINE_DEAD:
             return UnavailableError(error.message, code="engine_dead")
+        case ErrorCode.NOT_FINITE:
+            return ServerError(error.message, code="not_finite")
         case _:
             return ServerError(error.message)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gateway.protocol.decoding.query import choice, whole_number
 from gateway.protocol.errors import InvalidRequestError
-from gateway.protocol.query import choice, whole_number
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 BATCH_SECONDS = 30 * 86400  # that a file for a batch is kept, unless it says otherwise; others are kept until deleted

@@ -28,17 +28,34 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """vLLM's, of one token at one place of the prompt."""
+
+    logprob: float
+    rank: int  # 1 is the likeliest
+    decoded_token: str
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int  # thinking, its marks included
+
+
 class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # of models that think
 
 
-def usage(num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int) -> Usage:
+def usage(
+    num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int, num_reasoning_tokens: int | None = None
+) -> Usage:
+    """num_reasoning_tokens: None: the model does not think."""
     return Usage(
         num_prompt_tokens,
         num_output_tokens,
         num_prompt_tokens + num_output_tokens,
         PromptTokensDetails(num_cached_tokens),
+        UNSET if num_reasoning_tokens is None else CompletionTokensDetails(num_reasoning_tokens),
     )

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.protocol.chat import ChatRequest, check_chat
-from gateway.protocol.decode import decode_json
+from gateway.protocol.decoding.decode import decode_json
 from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.generation import TokenId
 
@@ -26,7 +26,7 @@ class TokenizeResponse(msgspec.Struct, frozen=True):
     count: int
     max_model_len: int
     tokens: list[int]
-    token_strs: list[str] | None = None
+    token_strs: msgspec.Raw | None = None  # a list of strings
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,25 +6,23 @@ from aiohttp import web
 
 from gateway.routes import (
     advisories,
-    batches,
-    chat,
-    completions,
-    files,
-    health,
-    metrics,
+    generations,
+    messages,
     models,
-    page,
+    responses,
     sessions,
     tokens,
-    version,
     webhooks,
 )
+from gateway.routes.offline_work import batches, files
+from gateway.routes.server import description, health, metrics, operator, page, version
 
 
 def routes() -> list[web.RouteDef]:
     modules = (
-        chat,
-        completions,
+        generations,
+        responses,
+        messages,
         files,
         batches,
         advisories,
@@ -35,6 +33,8 @@ def routes() -> list[web.RouteDef]:
         health,
         metrics,
         version,
+        operator,
         page,
+        description,
     )
     return [route for module in modules for route in module.ROUTES]

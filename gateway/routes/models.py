@@ -10,18 +10,18 @@ from gateway.services import SERVICES, Services
 
 
 def _card(services: Services, name: str) -> ModelCard:
-    info = services.ready_engine()
+    info = services.serving.ready_engine()
     return ModelCard(id=name, created=services.created, root=info.model, max_model_len=info.max_model_len)
 
 
 async def list_models(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
-    return json_response(ModelList([_card(services, name) for name in services.config.served_model_names]))
+    return json_response(ModelList([_card(services, name) for name in services.model.names]))
 
 
 async def get_model(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
-    return json_response(_card(services, services.model_name(request.match_info["model"])))
+    return json_response(_card(services, services.model.name(request.match_info["model"])))
 
 
 ROUTES = [web.get("/v1/models", list_models), web.get("/v1/models/{model:.+}", get_model)]

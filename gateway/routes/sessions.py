@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from gateway.advisor import Answer
-from gateway.classify import cache_salt
+from gateway.advisories.advisor import AdviceResult
+from gateway.advisories.announcement_table import SessionKey
+from gateway.engine.classify import cache_salt
+from gateway.http.request_record import RequestRecord
 from gateway.protocol.advisories import SessionDeleted
 from gateway.protocol.errors import NotFoundError
-from gateway.request_record import RequestRecord
 from gateway.routes.advisories import session_status
 from gateway.routes.common import json_response
 from gateway.services import SERVICES
-from gateway.session_table import SessionKey
 
 
 async def get_session(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
-    services.ready_engine()
+    services.serving.ready_engine()
     key = _key(request)
-    state = await services.advisor.query(key)
+    state = await services.serving.advisor.query(key)
     if state is None:
         raise _unknown(key)
-    return json_response(session_status(services, key.session_id, Answer(state, "accepted", services.clock())))
+    return json_response(session_status(services, key.session_id, AdviceResult(state, "accepted", services.now())))
 
 
 async def delete_session(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
-    services.ready_engine()
+    services.serving.ready_engine()
     key = _key(request)
-    if await services.advisor.release(key) is None:
+    if await services.serving.advisor.release(key) is None:
         raise _unknown(key)
     return json_response(SessionDeleted(key.session_id))
 

@@ -6,11 +6,11 @@ import time
 
 from aiohttp import web
 
+from gateway.http.request_record import RequestRecord
 from gateway.protocol.advisories import AdvisoryRequest, decode_typing_webhook
 from gateway.protocol.errors import BodyTooLargeError, InvalidRequestError, NotFoundError, TooManyAdvisoriesError
-from gateway.request_record import RequestRecord
 from gateway.routes.advisories import advise
-from gateway.routes.common import read_body
+from gateway.routes.common import decoded, read_body
 from gateway.services import SERVICES, Services
 
 MAX_BYTES = 2**20  # read before it is known who sends it
@@ -27,7 +27,7 @@ async def typing_webhook(request: web.Request) -> web.Response:
     body = await read_body(request)
     genuine = webhook.verify(request.headers, body, time.time())
     RequestRecord.of(request).tenant = genuine.tenant
-    advisory = decode_typing_webhook(body)
+    advisory = await decoded(request, decode_typing_webhook, body)
     _pay(services, genuine.tenant, len(body))
     if webhook.claim(genuine, time.time()):
         try:
@@ -49,7 +49,7 @@ async def _act(services: Services, tenant: str, advisory: AdvisoryRequest) -> No
 
 def _pay(services: Services, tenant: str, num_bytes: int) -> None:
     """Raises TooManyAdvisoriesError."""
-    refusal = services.advisory_budgets.of(tenant).take(num_bytes, services.clock())
+    refusal = services.advisory_budgets.of(tenant).take(num_bytes, services.now())
     if refusal is not None:
         services.advisory_metrics.num_refused[refusal.reason] += 1
         raise TooManyAdvisoriesError("Too many typing webhooks.", retry_after_seconds=refusal.whole_seconds)

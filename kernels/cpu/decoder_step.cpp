@@ -5,11 +5,11 @@
 
 #include "kernels.h"
 #include "landing.h"
-#include "linear_product.h"
+#include "linear/linear_product.h"
 #include "norm_row.h"
-#include "parallel.h"
 #include "simd.h"
-#include "thread_pool.h"
+#include "threads/parallel.h"
+#include "threads/thread_pool.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
@@ -121,6 +121,8 @@ class DecoderStep {
       case DType::kFloat16:
         return take(static_cast<const Float16*>(model_.embedding));
       case DType::kInt8:
+      case DType::kInt8Blocks:
+      case DType::kInt4Blocks:
         status_ = Status::kUnsupportedDType;
     }
   }

@@ -3,6 +3,7 @@
 
 #include "cpu.h"
 #include "kernel_table.h"
+#include "linear/vnni.h"
 #include "machine_limits.h"
 
 namespace hocket {
@@ -15,9 +16,11 @@ extern const KernelTable kTable;
 namespace avx2 {
 extern const KernelTable kTable;
 }
+#ifdef HOCKET_AVX2_W16
 namespace avx2_w16 {
 extern const KernelTable kTable;
 }
+#endif
 namespace avx512 {
 extern const KernelTable kTable;
 }
@@ -27,6 +30,18 @@ extern const KernelTable kTable;
 #endif
 
 namespace {
+
+#ifdef HOCKET_X86
+// The kernels of avx512, whose products of int8 may use one more instruction.
+const KernelTable* avx512_vnni() {
+  static const KernelTable table = [] {
+    KernelTable made = avx512::kTable;
+    made.isa = "avx512_vnni";
+    return made;
+  }();
+  return &table;
+}
+#endif
 
 // The table of that name, or null where this CPU cannot run it.
 const KernelTable* find_table(std::string_view name) {
@@ -38,25 +53,39 @@ const KernelTable* find_table(std::string_view name) {
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (name == "avx2" && has_avx2) return &avx2::kTable;
+#ifdef HOCKET_AVX2_W16
   if (name == "avx2_w16" && has_avx2) return &avx2_w16::kTable;
+#endif
   const bool has_avx512_bf16 =
       has_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
   if (name == "avx512" && has_avx512) return &avx512::kTable;
+  if (name == "avx512_vnni" && has_avx512 && __builtin_cpu_supports("avx512vnni")) return avx512_vnni();
   if (name == "avx512_bf16" && has_avx512_bf16) return &avx512_bf16::kTable;
 #endif
   return nullptr;
 }
 
 const KernelTable* best_table() {
-  for (std::string_view name : {"avx512_bf16", "avx512", "avx2"}) {
+  for (std::string_view name : {"avx512_bf16", "avx512_vnni", "avx512", "avx2"}) {
     if (const KernelTable* table = find_table(name)) return table;
   }
   return &generic::kTable;
 }
 
+bool multiplies_bytes(std::string_view isa) {
+#ifdef HOCKET_X86
+  return (isa == "avx512_vnni" || isa == "avx512_bf16") && __builtin_cpu_supports("avx512vnni");
+#else
+  return false;
+#endif
+}
+
 const KernelTable* active = best_table();
+bool has_vnni = multiplies_bytes(active->isa);
 
 }  // namespace
+
+bool uses_vnni() { return has_vnni; }
 
 const char* isa() { return active->isa; }
 
@@ -64,22 +93,16 @@ bool set_isa(const char* name) {
   const KernelTable* table = find_table(name);
   if (table == nullptr) return false;
   active = table;
+  has_vnni = multiplies_bytes(name);
   return true;
 }
 
 }  // namespace cpu
 
-Status rms_norm_cpu(const RmsNormArgs& args) { return cpu::active->rms_norm(args); }
-Status silu_mul_cpu(const SiluMulArgs& args) { return cpu::active->silu_mul(args); }
-Status rope_kv_write_cpu(const RopeKvWriteArgs& args) { return cpu::active->rope_kv_write(args); }
-Status paged_attention_cpu(const PagedAttentionArgs& args) { return cpu::active->paged_attention(args); }
-Status linear_cpu(const LinearArgs& args) { return cpu::active->linear(args); }
-Status decoder_step_cpu(const DecoderStepArgs& args) { return cpu::active->decoder_step(args); }
-Status draw_tokens_cpu(const DrawTokensArgs& args) { return cpu::active->draw_tokens(args); }
-Status hidden_gather_cpu(const HiddenGatherArgs& args) { return cpu::active->hidden_gather(args); }
-Status hidden_write_cpu(const HiddenWriteArgs& args) { return cpu::active->hidden_write(args); }
-Status project_rope_write_cpu(const ProjectRopeWriteArgs& args) { return cpu::active->project_rope_write(args); }
-Status unit_copy_cpu(const UnitCopyArgs& args) { return cpu::active->unit_copy(args); }
+#define HOCKET_KERNEL(name, Args) \
+  Status name##_cpu(const Args& args) { return cpu::active->name(args); }
+HOCKET_CPU_KERNELS(HOCKET_KERNEL)
+#undef HOCKET_KERNEL
 int64_t linear_panel_width() { return cpu::active->linear_panel_width; }
 float read_limit_cpu(const void* data, int64_t bytes) { return cpu::active->read_limit(data, bytes); }
 int64_t arithmetic_limit_cpu(int64_t rounds, DType dtype) { return cpu::active->arithmetic_limit(rounds, dtype); }

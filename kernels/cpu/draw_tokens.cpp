@@ -2,9 +2,9 @@
 #include "draw_tokens.h"
 
 #include "kernels.h"
-#include "parallel.h"
 #include "simd.h"
-#include "thread_pool.h"
+#include "threads/parallel.h"
+#include "threads/thread_pool.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
@@ -12,16 +12,21 @@ namespace {
 constexpr int64_t kSpan =
     256;  // tokens that are looked at together: their weights are summed in float32, spans in float64
 
+// Infinity if one of them is NaN.
 float largest(const float* x, int64_t n) {
+  const Vec infinity = splat(kInfinity);
   Vec tops = splat(-kInfinity);
   int64_t i = 0;
-  for (; i + kWidth <= n; i += kWidth) tops = max(load(x + i), tops);
+  for (; i + kWidth <= n; i += kWidth) {
+    const Vec v = load(x + i);
+    tops = max(select(v < infinity, v, infinity), tops);
+  }
   float top = max_lane(tops);
-  for (; i < n; ++i) top = max(x[i], top);
+  for (; i < n; ++i) top = max(x[i] < kInfinity ? x[i] : kInfinity, top);
   return top;
 }
 
-// The first of the largest.
+// The first of the largest; kNoToken if the largest is not finite, or one is NaN.
 int32_t argmax(const float* x, int64_t n) {
   float top = -kInfinity;
   int64_t span = 0;  // where it lies
@@ -32,10 +37,11 @@ int32_t argmax(const float* x, int64_t n) {
       span = i;
     }
   }
+  if (!(top < kInfinity)) return kNoToken;
   for (int64_t i = span; i < n; ++i) {
-    if (x[i] == top) return static_cast<int32_t>(i);
+    if (x[i] == top && top > -kInfinity) return static_cast<int32_t>(i);
   }
-  return 0;
+  return kNoToken;
 }
 
 uint64_t mix(uint64_t x) {
@@ -54,8 +60,9 @@ double uniform(uint64_t seed, int64_t index) {
 // The weights of one row: exp((logit - largest) / temperature), all positive or 0, the largest 1.
 class Weights {
  public:
-  Weights(const float* logits, int64_t n, float temperature, float* weights) : weights_(weights), n_(n) {
-    const float top = logits[argmax(logits, n)] / temperature;
+  // largest: of the logits.
+  Weights(const float* logits, int64_t n, float largest, float temperature, float* weights) : weights_(weights), n_(n) {
+    const float top = largest / temperature;
     for (int64_t i = 0; i < n; i += kWidth) {
       const Vec weight = exp(load_up_to(logits + i, n - i) / temperature - top);
       i + kWidth <= n ? store(weights + i, weight) : store_first(weights + i, weight, n - i);
@@ -175,7 +182,9 @@ float least_kept(Weights& weights, int64_t vocab_size, int64_t top_k, float top_
   }
   if (top_p < 1) {
     const double wanted = static_cast<double>(top_p) * mass;
-    least = max(least, weights.cut([&](int64_t, double so_far) { return so_far >= wanted; }).least);
+    // One at least: a top_p that float32 rounds to 0 would else be content with none.
+    const auto is_enough = [&](int64_t num, double so_far) { return num > 0 && so_far >= wanted; };
+    least = max(least, weights.cut(is_enough).least);
   }
   return least;
 }
@@ -183,9 +192,10 @@ float least_kept(Weights& weights, int64_t vocab_size, int64_t top_k, float top_
 int32_t draw(const DrawTokensArgs& args, int64_t row) {
   const int64_t n = args.vocab_size;
   const float* logits = args.logits + row * n;
-  if (args.temperature == nullptr || args.temperature[row] == 0) return argmax(logits, n);
+  const int32_t likeliest = argmax(logits, n);
+  if (likeliest == kNoToken || args.temperature == nullptr || args.temperature[row] == 0) return likeliest;
   float* memory = static_cast<float*>(scratch(Scratch::kItem, static_cast<size_t>(n) * sizeof(float)));
-  Weights weights(logits, n, args.temperature[row], memory);
+  Weights weights(logits, n, logits[likeliest], args.temperature[row], memory);
   const float least = least_kept(weights, n, args.top_k[row], args.top_p[row], args.min_p[row]);
   return weights.token_at(uniform(args.seed[row], args.index[row]), least);
 }

@@ -1,7 +1,7 @@
 #include "kernel_table.h"
 
 #include "kernels.h"
-#include "linear_product.h"
+#include "linear/linear_product.h"
 
 #define HOCKET_STRING_(x) #x
 #define HOCKET_STRING(x) HOCKET_STRING_(x)
@@ -10,18 +10,10 @@ namespace hocket::cpu::HOCKET_ISA {
 
 const KernelTable kTable = {
     .isa = HOCKET_STRING(HOCKET_ISA),
-    .rms_norm = rms_norm,
-    .silu_mul = silu_mul,
-    .rope_kv_write = rope_kv_write,
-    .paged_attention = paged_attention,
-    .linear = linear,
-    .decoder_step = decoder_step,
-    .draw_tokens = draw_tokens,
-    .hidden_gather = hidden_gather,
-    .hidden_write = hidden_write,
-    .project_rope_write = project_rope_write,
-    .unit_copy = unit_copy,
-    .linear_panel_width = kPanel,
+#define HOCKET_KERNEL(name, Args) .name = name,
+    HOCKET_CPU_KERNELS(HOCKET_KERNEL)
+#undef HOCKET_KERNEL
+        .linear_panel_width = kPanel,
     .read_limit = read_limit,
     .arithmetic_limit = arithmetic_limit,
 };

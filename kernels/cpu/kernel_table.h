@@ -13,21 +13,28 @@
 #include "silu_mul.h"
 #include "unit_copy.h"
 
+// Every kernel, by its name and its arguments: NAME() of each instruction set (kernels.h), NAME_cpu() of its contract
+// (dispatch.cpp), a place in the table.
+#define HOCKET_CPU_KERNELS(X)                 \
+  X(rms_norm, RmsNormArgs)                    \
+  X(silu_mul, SiluMulArgs)                    \
+  X(rope_kv_write, RopeKvWriteArgs)           \
+  X(paged_attention, PagedAttentionArgs)      \
+  X(linear, LinearArgs)                       \
+  X(decoder_step, DecoderStepArgs)            \
+  X(draw_tokens, DrawTokensArgs)              \
+  X(hidden_gather, HiddenGatherArgs)          \
+  X(hidden_write, HiddenWriteArgs)            \
+  X(project_rope_write, ProjectRopeWriteArgs) \
+  X(unit_copy, UnitCopyArgs)
+
 namespace hocket::cpu {
 
 struct KernelTable {
   const char* isa;
-  Status (*rms_norm)(const RmsNormArgs&);
-  Status (*silu_mul)(const SiluMulArgs&);
-  Status (*rope_kv_write)(const RopeKvWriteArgs&);
-  Status (*paged_attention)(const PagedAttentionArgs&);
-  Status (*linear)(const LinearArgs&);
-  Status (*decoder_step)(const DecoderStepArgs&);
-  Status (*draw_tokens)(const DrawTokensArgs&);
-  Status (*hidden_gather)(const HiddenGatherArgs&);
-  Status (*hidden_write)(const HiddenWriteArgs&);
-  Status (*project_rope_write)(const ProjectRopeWriteArgs&);
-  Status (*unit_copy)(const UnitCopyArgs&);
+#define HOCKET_KERNEL(name, Args) Status (*name)(const Args&);
+  HOCKET_CPU_KERNELS(HOCKET_KERNEL)
+#undef HOCKET_KERNEL
   int64_t linear_panel_width;
   float (*read_limit)(const void*, int64_t);
   int64_t (*arithmetic_limit)(int64_t, DType);

@@ -2,8 +2,8 @@
 
 #include "cpu.h"
 #include "kernels.h"
-#include "parallel.h"
 #include "simd.h"
+#include "threads/parallel.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 
@@ -56,7 +56,7 @@ int64_t arithmetic_limit(int64_t rounds, [[maybe_unused]] DType dtype) {
   }
 #endif
   const Vec factor = splat(0.5f), term = splat(1.0f);
-  run_rounds(rounds, [=](Vec sum) { return sum * factor + term; });
+  run_rounds(rounds, [=](Vec sum) { return fma(sum, factor, term); });
   return 2 * num_products(rounds);
 }
 

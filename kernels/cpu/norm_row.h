@@ -10,12 +10,12 @@ inline float sum_of_squares(const float* x, int64_t n) {
   int64_t i = 0;
   for (; i + 2 * kWidth <= n; i += 2 * kWidth) {
     const Vec a = load(x + i), b = load(x + i + kWidth);
-    even += a * a;
-    odd += b * b;
+    even = fma(a, a, even);
+    odd = fma(b, b, odd);
   }
   for (; i < n; i += kWidth) {
     const Vec v = load_up_to(x + i, n - i);
-    even += v * v;
+    even = fma(v, v, even);
   }
   return sum(even + odd);
 }

@@ -2,8 +2,8 @@
 
 #include "kernels.h"
 #include "norm_row.h"
-#include "parallel.h"
 #include "simd.h"
+#include "threads/parallel.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {

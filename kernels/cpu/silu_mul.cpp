@@ -1,9 +1,9 @@
 #include "silu_mul.h"
 
 #include "kernels.h"
-#include "linear_epilogue.h"
-#include "parallel.h"
+#include "linear/linear_epilogue.h"
 #include "simd.h"
+#include "threads/parallel.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {

@@ -8,10 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dtype.h"
+#include "base/dtype.h"
 
 #if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if !defined(HOCKET_ISA) || !defined(HOCKET_SIMD_WIDTH)
@@ -49,12 +51,48 @@ inline To bit_cast(From from) {
   return to;
 }
 
-inline Vec splat(float x) { return Vec{} + x; }
+inline Vec splat(float x) { return x - Vec{}; }  // nothing is left to compute, unlike in 0 + x where x may be -0
 inline IntVec splat(int32_t x) { return IntVec{} + x; }
 inline Vec select(IntVec mask, Vec yes, Vec no) { return mask ? yes : no; }
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
 
 inline float load_scalar(const float* p) { return *p; }
+
+// ---- a * b + c, rounded once where there is an instruction for it ----
+//
+// The only place where a product and a sum become one: the compiler may not join them by itself (-ffp-contract=off),
+// for whether it does depends on the code around, and one request's numbers would depend on which copy of a loop
+// computed them.
+
+inline float fma(float a, float b, float c) {
+#ifdef __FP_FAST_FMAF
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+inline Vec fma(Vec a, Vec b, Vec c) {
+#if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512F__)
+  return bit_cast<Vec>(_mm512_fmadd_ps(bit_cast<__m512>(a), bit_cast<__m512>(b), bit_cast<__m512>(c)));
+#elif HOCKET_SIMD_WIDTH == 8 && defined(__FMA__)
+  return bit_cast<Vec>(_mm256_fmadd_ps(bit_cast<__m256>(a), bit_cast<__m256>(b), bit_cast<__m256>(c)));
+#elif HOCKET_SIMD_WIDTH == 16 && defined(__FMA__)
+  __m256 x[2], y[2], z[2];
+  __builtin_memcpy(x, &a, sizeof(a));
+  __builtin_memcpy(y, &b, sizeof(b));
+  __builtin_memcpy(z, &c, sizeof(c));
+  for (int i = 0; i < 2; ++i) z[i] = _mm256_fmadd_ps(x[i], y[i], z[i]);
+  __builtin_memcpy(&c, z, sizeof(c));
+  return c;
+#elif HOCKET_SIMD_WIDTH == 4 && defined(__aarch64__)
+  return bit_cast<Vec>(vfmaq_f32(bit_cast<float32x4_t>(c), bit_cast<float32x4_t>(a), bit_cast<float32x4_t>(b)));
+#else
+  return a * b + c;
+#endif
+}
+
+inline Vec fma(float a, Vec b, Vec c) { return fma(splat(a), b, c); }
 
 // ---- float32 ----
 
@@ -164,16 +202,50 @@ inline void store_first(T* p, Vec v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
 }
 
+// ---- two vectors, a and then b ----
+
+// The even elements, then the odd ones.
+inline void separate(Vec& a, Vec& b) {
+  const Vec x = a, y = b;
+#if HOCKET_SIMD_WIDTH == 16
+  a = __builtin_shufflevector(x, y, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  b = __builtin_shufflevector(x, y, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+#elif HOCKET_SIMD_WIDTH == 8
+  a = __builtin_shufflevector(x, y, 0, 2, 4, 6, 8, 10, 12, 14);
+  b = __builtin_shufflevector(x, y, 1, 3, 5, 7, 9, 11, 13, 15);
+#else
+  a = __builtin_shufflevector(x, y, 0, 2, 4, 6);
+  b = __builtin_shufflevector(x, y, 1, 3, 5, 7);
+#endif
+}
+
+// Back: one of a, one of b.
+inline void alternate(Vec& a, Vec& b) {
+  const Vec x = a, y = b;
+#if HOCKET_SIMD_WIDTH == 16
+  a = __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  b = __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#elif HOCKET_SIMD_WIDTH == 8
+  a = __builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
+  b = __builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+  a = __builtin_shufflevector(x, y, 0, 4, 1, 5);
+  b = __builtin_shufflevector(x, y, 2, 6, 3, 7);
+#endif
+}
+
 // ---- over the lanes ----
 
 inline Vec4 quarter(Vec v) {  // sums of every fourth lane
   Vec4 parts[kWidth / 4];
   __builtin_memcpy(parts, &v, sizeof(v));
-  Vec4 total = parts[0];
-  for (int i = 1; i < kWidth / 4; ++i) total += parts[i];
-  return total;
+  for (int n = kWidth / 8; n > 0; n /= 2) {
+    for (int i = 0; i < n; ++i) parts[i] += parts[i + n];
+  }
+  return parts[0];
 }
 
+// All sums over lanes are made in the same order: one half of them plus the other, and so on with what that gives.
 inline float sum(Vec v) {
   const Vec4 q = quarter(v);
   return (q[0] + q[2]) + (q[1] + q[3]);
@@ -239,17 +311,12 @@ inline float max_lane(Vec v) {
 inline Vec exp(Vec x) {
   const Vec clamped = x < 88.0f ? x : splat(88.0f);
   const Vec magic = splat(0x1.8p23f);  // adding it rounds to an integer
-  const Vec shifted = clamped * 0x1.715476p+0f + magic;
+  const Vec shifted = fma(0x1.715476p+0f, clamped, magic);
   const Vec n = shifted - magic;
-  const Vec r = clamped - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f;
+  const Vec r = fma(-0x1.7f7d1cp-20f, n, fma(-0x1.62e4p-1f, n, clamped));
+  constexpr float kFactors[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
   Vec p = splat(1.0f / 5040);
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
+  for (float factor : kFactors) p = fma(p, r, splat(factor));
   const IntVec exponent = bit_cast<IntVec>(shifted) << 23;  // the low bits of `shifted` are n
   const Vec result = bit_cast<Vec>(bit_cast<IntVec>(p) + exponent);
   return x < -87.3f ? Vec{} : result;

@@ -22,12 +22,14 @@ __device__ double uniform(uint64_t seed, int64_t index) {
   return static_cast<double>(bits) * 0x1p-53;
 }
 
-// Sets row->top and bottom; returns the first index of the largest logit, 0 where there is none (NaN).
+// Sets row->top and bottom; returns the first index of the largest logit, kNoToken where it is not finite or one is
+// NaN.
 template <int kVec>
 __device__ int find_top(LogitRow* row, DrawMemory& memory) {
   float top = -INFINITY, bottom = INFINITY;
   int best = row->size;
-  row->for_each<kVec>([&](float logit, int i) {
+  row->for_each<kVec>([&](float given, int i) {
+    const float logit = given < INFINITY ? given : INFINITY;  // NaN is the largest of all
     if (logit > top || (logit == top && i < best)) {
       top = logit;
       best = i;
@@ -59,7 +61,7 @@ __device__ int find_top(LogitRow* row, DrawMemory& memory) {
   }
   row->top = top;
   row->bottom = bottom;
-  return best < row->size ? best : 0;
+  return top > -INFINITY && top < INFINITY ? best : kNoToken;
 }
 
 // The least order_of() that the filters keep.
@@ -197,7 +199,7 @@ __global__ void __launch_bounds__(kDrawThreads, 1) draw_tokens_kernel(DrawTokens
   LogitRow row{args.logits + r * size, size, 0, 0, 0};
   int token = find_top<kVec>(&row, memory);
   const float temperature = args.temperature == nullptr ? 0 : args.temperature[r];
-  if (temperature > 0 && row.bottom <= row.top) {  // of the whole block
+  if (temperature > 0 && token != kNoToken) {  // of the whole block
     row.scale = 1.0f / temperature;
     const int64_t least = least_kept<kVec>(row, args.top_k[r], args.top_p[r], args.min_p[r], memory);
     token = token_at<kVec>(row, uniform(args.seed[r], args.index[r]), least, memory);

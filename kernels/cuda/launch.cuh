@@ -5,8 +5,8 @@
 
 #include <cstddef>
 
-#include "dtype.h"
-#include "status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 #include "vector.cuh"
 
 namespace hocket::cuda {
@@ -15,20 +15,6 @@ namespace hocket::cuda {
 __device__ inline unsigned char* block_memory() {
   extern __shared__ __align__(16) unsigned char memory[];
   return memory;
-}
-
-// Waits for the other threads of some warps of the block. Barrier 0 is __syncthreads()'s.
-__device__ inline void sync_warps(int barrier, int num_threads) {
-  asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(num_threads) : "memory");
-}
-
-// What is launched on `later` from now on starts when all that was launched on `earlier` is done.
-inline Status order(void* earlier, void* later) {
-  cudaEvent_t event = nullptr;
-  if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return Status::kDeviceError;
-  const bool is_ordered = cudaEventRecord(event, static_cast<cudaStream_t>(earlier)) == cudaSuccess &&
-                          cudaStreamWaitEvent(static_cast<cudaStream_t>(later), event, 0) == cudaSuccess;
-  return cudaEventDestroy(event) == cudaSuccess && is_ordered ? Status::kOk : Status::kDeviceError;
 }
 
 inline int num_processors() {
@@ -43,17 +29,6 @@ bool allow_memory(void (*kernel)(Params...), size_t block_memory_bytes) {
   if (block_memory_bytes <= 48 * 1024) return true;
   const int bytes = static_cast<int>(block_memory_bytes);
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) == cudaSuccess;
-}
-
-// Blocks of the kernel that run on one processor at a time, at least 1.
-template <class... Params>
-int blocks_per_processor(void (*kernel)(Params...), int num_threads, size_t block_memory_bytes) {
-  int blocks = 0;
-  if (!allow_memory(kernel, block_memory_bytes)) return 1;
-  if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, num_threads, block_memory_bytes) != cudaSuccess) {
-    return 1;
-  }
-  return blocks < 1 ? 1 : blocks;
 }
 
 template <class... Params, class... Args>
@@ -75,6 +50,8 @@ Status with_type(DType dtype, const Fn& fn) {
     case DType::kFloat16:
       return fn(__half{});
     case DType::kInt8:
+    case DType::kInt8Blocks:
+    case DType::kInt4Blocks:
       break;
   }
   return Status::kUnsupportedDType;

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "paged_pool.h"
+#include "base/paged_pool.h"
 
 namespace hocket::cuda {
 
@@ -19,9 +19,9 @@ __device__ T* paged_vector(const PagedPool& pool, int64_t layer, int row, Kind k
   const int64_t group = layer / pool.layers_per_unit;
   const int32_t* table = pool.block_table + ((row * pool.num_groups + group) * 2 + kind) * pool.max_blocks;
   const int64_t unit = table[position / block_size];
-  const int64_t slot =
+  const int64_t offset =
       (unit * pool.layers_per_unit + layer % pool.layers_per_unit) * block_size + position % block_size;
-  return static_cast<T*>(pool.data) + slot * dim;
+  return static_cast<T*>(pool.data) + offset * dim;
 }
 
 // The start of one token's X.
@@ -32,9 +32,9 @@ __device__ T* hidden_vector(const PagedPool& pool, int64_t layer, int row, int p
   const int64_t group = layer / pool.layers_per_unit;
   const int32_t* table = pool.block_table + (row * pool.num_groups * 2 + group) * pool.max_blocks;
   const int64_t unit = table[position / block_size];
-  const int64_t slot =
+  const int64_t offset =
       (unit * pool.layers_per_unit + layer % pool.layers_per_unit) * block_size + position % block_size;
-  return static_cast<T*>(pool.data) + slot * dim;
+  return static_cast<T*>(pool.data) + offset * dim;
 }
 
 }  // namespace hocket::cuda

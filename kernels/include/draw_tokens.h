@@ -3,15 +3,18 @@
 // Chance is inverse transform: the first token, in the order of the vocabulary, whose cumulated probability exceeds the
 // row's uniform number. Filters keep the likeliest tokens; their order is min-p, top-k, top-p, each sees what the one
 // before it kept; tokens exactly as likely as the last one kept are kept too. The uniform number is a function of
-// (seed, index): two rounds of SplitMix64's output mix, as worker/sampling/noise.py has it.
-// A row's token does not depend on the other rows. Where the model gave NaN, any token.
+// (seed, index): two rounds of SplitMix64's output mix, as worker/ops/noise.py has it.
+// A row's token does not depend on the other rows. kNoToken where the model gave NaN, or a largest logit that is not
+// finite: it has failed, and no token would mean anything.
 #pragma once
 
 #include <cstdint>
 
-#include "status.h"
+#include "base/status.h"
 
 namespace hocket {
+
+inline constexpr int32_t kNoToken = -1;
 
 struct DrawTokensArgs {
   int32_t* tokens;      // [num_rows]

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "dtype.h"
-#include "paged_pool.h"
-#include "status.h"
+#include "base/dtype.h"
+#include "base/paged_pool.h"
+#include "base/status.h"
 
 namespace hocket {
 

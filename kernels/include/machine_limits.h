@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "dtype.h"
+#include "base/dtype.h"
 
 namespace hocket {
 

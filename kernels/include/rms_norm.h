@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "dtype.h"
-#include "status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 
 namespace hocket {
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "dtype.h"
-#include "status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 
 namespace hocket {
 

@@ -1,4 +1,4 @@
-"""How long a simulated step takes: a latency model (cpp/core/latency_model.h), and where it comes from.
+"""How long a simulated step takes: a latency model (cpp/core/estimates/latency_model.h), and where it comes from.
 
 Measured profiles exist for a few models and devices. For another shape the nearest one is scaled, term by term, by what
 the term is proportional to: weights for everything that a token is multiplied with, heads for attention over pairs of
@@ -14,7 +14,13 @@ from pathlib import Path
 import msgspec
 
 from schedcore._core import algorithms
-from schedcore.latency_profile import LatencyCoefficients, LatencyProfile, core_model, load_profile, shipped_profiles
+from schedcore.latency.latency_profile import (
+    LatencyCoefficients,
+    LatencyProfile,
+    core_model,
+    load_profile,
+    shipped_profiles,
+)
 from schedcore.simulation.model_shape import MODEL_SHAPES, ModelShape, model_shape
 
 # Names in profiles -> shapes

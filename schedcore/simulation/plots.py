@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from schedcore.simulation.day import DayReport
-from schedcore.simulation.planner import Plan
+from schedcore._core import SimulatedOutcome
+from schedcore.api.types import RequestClass
+from schedcore.simulation.planning.day import DayReport
+from schedcore.simulation.planning.planner import Plan
 from schedcore.simulation.report import itl_bins_s
-from schedcore.simulation.simulator import Outcome, SimulationResult
-from schedcore.types import RequestClass
+from schedcore.simulation.simulator import SimulationResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,7 +89,7 @@ def title(results: Mapping[str, SimulationResult]) -> str:
 
 def draw_ttft(ax: Axes, name: str, result: SimulationResult) -> None:
     records = result.records
-    chosen = (records.outcome == Outcome.FINISHED) & _shown(result)
+    chosen = (records.outcome == SimulatedOutcome.FINISHED) & _shown(result)
     draw_distribution(ax, name, np.sort((records.first_token_s - records.arrival_s)[chosen]))
     ax.set(xlabel="TTFT (s)", ylabel="share of requests", xscale="log", ylim=(0, 1))
 

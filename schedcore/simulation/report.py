@@ -6,16 +6,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schedcore._core import simulation
-from schedcore.simulation.simulator import Outcome, SimulationResult
-from schedcore.types import RequestClass
+from schedcore._core import SimulatedOutcome, simulation
+from schedcore.api.types import RequestClass
+from schedcore.simulation.simulator import SimulationResult
 
 Bool = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-MAX_VIOLATION_RATIO = 0.01  # of a request's gaps: its P99 ITL meets the target
+MAX_VIOLATION_RATIO = 0.01  # of a request's gaps: its P99 ITL meets the target; of its tokens after the first as well
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +45,7 @@ class ClassReport(msgspec.Struct, frozen=True, kw_only=True):
     slo_attainment_ratio: float | None
     ttft_attainment_ratio: float | None
     itl_attainment_ratio: float | None
+    tpot_attainment_ratio: float | None
     on_time_token_ratio: float | None
     goodput: float | None  # requests per second
     requests_per_second: float
@@ -113,21 +114,24 @@ def make_report(result: SimulationResult) -> Report:
 def _end_s(result: SimulationResult) -> float:
     if result.horizon_s is not None:
         return max(result.horizon_s, result.end_s)
-    has_finished = bool(np.any(result.records.outcome == Outcome.FINISHED))
+    has_finished = bool(np.any(result.records.outcome == SimulatedOutcome.FINISHED))
     return float(np.nanmax(result.records.last_token_s)) if has_finished else result.end_s
 
 
 def _class_report(result: SimulationResult, request_class: RequestClass, duration: float) -> ClassReport:
     records, workload = result.records, result.workload
     mine = (workload.request_class == request_class) & np.isfinite(records.arrival_s)
-    finished = mine & (records.outcome == Outcome.FINISHED)
-    pending = mine & (records.outcome == Outcome.PENDING)
+    finished = mine & (records.outcome == SimulatedOutcome.FINISHED)
+    pending = mine & (records.outcome == SimulatedOutcome.PENDING)
     decided = mine & is_decided(result)
     num_decided = int(decided.sum())
-    ttft, itl = ttft_attained(result), itl_attained(result)
-    has_ttft = bool(np.isfinite(workload.ttft_target_ms[mine]).any())
-    has_itl = bool(np.isfinite(workload.itl_target_ms[mine]).any())
-    attained = int((decided & ttft & itl).sum())
+    ttft, itl, tpot = ttft_attained(result), itl_attained(result), tpot_attained(result)
+    has_ttft, has_itl, has_tpot = (
+        bool(np.isfinite(target[mine]).any())
+        for target in (workload.ttft_target_ms, workload.itl_target_ms, workload.tpot_target_ms)
+    )
+    has_target = has_ttft or has_itl or has_tpot
+    attained = int((decided & slo_attained(result)).sum())
     num_outputs = int(records.num_output_tokens[finished].sum())
     num_prompts = int(workload.input_tokens[finished].sum())
 
@@ -148,13 +152,14 @@ def _class_report(result: SimulationResult, request_class: RequestClass, duratio
         tpot_ms=distribution_ms(time_per_output_token(result)[finished & (records.num_output_tokens > 1)]),
         e2e_ms=distribution_ms((records.last_token_s - records.arrival_s)[finished]),
         queue_ms=distribution_ms((records.scheduled_s - records.arrival_s)[finished]),
-        slo_attainment_ratio=ratio(attained, num_decided) if has_ttft or has_itl else None,
+        slo_attainment_ratio=ratio(attained, num_decided) if has_target else None,
         ttft_attainment_ratio=ratio(int((decided & ttft).sum()), num_decided) if has_ttft else None,
         itl_attainment_ratio=ratio(int((decided & itl).sum()), num_decided) if has_itl else None,
+        tpot_attainment_ratio=ratio(int((decided & tpot).sum()), num_decided) if has_tpot else None,
         on_time_token_ratio=(
-            1 - ratio(int(records.num_late_tokens[finished].sum()), num_outputs) if has_ttft else None
+            1 - ratio(int(num_late_tokens(result)[finished].sum()), num_outputs) if has_ttft or has_tpot else None
         ),
-        goodput=rate(attained) if has_ttft or has_itl else None,
+        goodput=rate(attained) if has_target else None,
         requests_per_second=rate(int(finished.sum())),
         prompt_tokens_per_second=rate(num_prompts),
         output_tokens_per_second=rate(num_outputs),
@@ -170,7 +175,8 @@ def is_decided(result: SimulationResult) -> Bool:
     is_late = first_token_s - records.arrival_s > result.workload.ttft_target_ms / 1000
     most_gaps = np.maximum(result.workload.output_tokens - 1, 0)
     has_missed = is_late | (records.num_itl_violations > max_violations(most_gaps))
-    return np.asarray(np.isfinite(records.arrival_s) & ((records.outcome != Outcome.PENDING) | has_missed))
+    has_missed |= records.num_tpot_violations > max_violations(most_gaps)
+    return np.asarray(np.isfinite(records.arrival_s) & ((records.outcome != SimulatedOutcome.PENDING) | has_missed))
 
 
 def ttft_attained(result: SimulationResult) -> Bool:
@@ -182,9 +188,32 @@ def ttft_attained(result: SimulationResult) -> Bool:
 
 def itl_attained(result: SimulationResult) -> Bool:
     """Per request: at most one in a hundred of its gaps, rounded down, exceeds the target."""
+    return _has_few(result, result.records.num_itl_violations)
+
+
+def tpot_attained(result: SimulationResult) -> Bool:
+    """Per request: at most one in a hundred of its tokens after the first, rounded down, comes after its deadline."""
+    return _has_few(result, result.records.num_tpot_violations)
+
+
+def slo_attained(result: SimulationResult) -> Bool:
+    """Per request: all targets that it has."""
+    return ttft_attained(result) & itl_attained(result) & tpot_attained(result)
+
+
+def num_late_tokens(result: SimulationResult) -> Int32:
+    """Per request: tokens after their cumulative deadline, the first one's being its TTFT target."""
+    records = result.records
+    is_first_late = records.first_token_s - records.arrival_s > result.workload.ttft_target_ms / 1000
+    return np.asarray(records.num_tpot_violations + is_first_late)
+
+
+def _has_few(result: SimulationResult, num_violations: Int32) -> Bool:
+    """Finished, and in at most one of a hundred gaps between tokens."""
     records = result.records
     gaps = np.maximum(records.num_output_tokens - 1, 0)
-    return np.asarray((records.outcome == Outcome.FINISHED) & (records.num_itl_violations <= max_violations(gaps)))
+    is_finished = records.outcome == SimulatedOutcome.FINISHED
+    return np.asarray(is_finished & (num_violations <= max_violations(gaps)))
 
 
 def max_violations(num_gaps: Int32) -> Float64:

@@ -1,19 +1,18 @@
-"""Runs a workload on a simulated engine: the loop itself is C++ (cpp/core/simulation_loop.h)."""
+"""Runs a workload on a simulated engine: the loop itself is C++ (cpp/core/simulation/simulation_loop.h)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from schedcore._core import algorithms, simulation
+from schedcore.api.types import RequestClass
 from schedcore.simulation.engine import SimulatedEngine
-from schedcore.simulation.workload import NO_REQUEST, Workload
-from schedcore.types import RequestClass
+from schedcore.simulation.workloads.workload import NO_REQUEST, Workload
 
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
@@ -22,19 +21,9 @@ UInt8 = npt.NDArray[np.uint8]
 UInt32 = npt.NDArray[np.uint32]
 
 STEPS_PER_CALL = 20_000  # between two reports of progress
-MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 2048  # the scheduler's defaults (cpp/core/config.h)
 NUM_SAMPLES = 1000  # of the scheduler's state, about, over the time in which requests arrive
 
 Progress = Callable[[int, int], None]  # requests ended, all requests; with a horizon: simulated seconds, all of them
-
-
-class Outcome(IntEnum):
-    """How a request ended; cpp/core/simulation_records.h."""
-
-    PENDING = 0  # only in a run with a horizon
-    FINISHED = 1
-    QUEUE_FULL = 2
-    TOO_LONG = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +38,7 @@ class Records:
     max_itl_s: Float64
     num_output_tokens: Int32  # n_r
     num_itl_violations: Int32  # gaps above the target
-    num_late_tokens: Int32  # tokens after their deadline
+    num_tpot_violations: Int32  # tokens behind the first after their cumulative deadline
     num_cached_tokens: Int32
     num_preemptions: Int32
 
@@ -71,7 +60,7 @@ class SimulationResult:
     engine: SimulatedEngine
     records: Records
     samples: Samples
-    itl_histograms: list[Int64]  # by RequestClass; bins of cpp/core/itl_histogram.h
+    itl_histograms: list[Int64]  # by RequestClass; bins of cpp/core/estimates/itl_histogram.h
     horizon_s: float | None  # the run was to stop there
     end_s: float  # of the last step
     busy_s: float  # sum of step times
@@ -146,8 +135,8 @@ def run_until(loop: simulation.SimulationLoop, horizon_s: float, slowest_s: floa
 def slowest_step_s(engine: SimulatedEngine) -> float:
     """No step that computes takes longer: as many tokens and sequences as may be, each with the full context."""
     context = engine.context_length
-    tokens = max(engine.options.get("max_num_batched_tokens", MAX_NUM_BATCHED_TOKENS), context)
-    num_seqs = engine.options.get("max_num_seqs", MAX_NUM_SEQS)
+    config = engine.scheduler_config(1)
+    tokens, num_seqs = max(config.max_num_batched_tokens, context), config.max_num_seqs
     features = algorithms.BatchFeatures(
         num_chunks=float(num_seqs),
         chunk_tokens=float(tokens),
@@ -172,6 +161,7 @@ def request_columns(workload: Workload) -> simulation.RequestColumns:
         "priority": contiguous(workload.priority, np.int64),
         "ttft_target_s": contiguous(workload.ttft_target_ms / 1000, np.float64),
         "itl_target_s": contiguous(workload.itl_target_ms / 1000, np.float64),
+        "tpot_target_s": contiguous(workload.tpot_target_ms / 1000, np.float64),
         "run_offsets": contiguous(prompts.offsets, np.int64),
         "run_streams": contiguous(prompts.streams, np.uint64),
         "run_ends": contiguous(prompts.ends, np.int32),

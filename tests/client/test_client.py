@@ -21,8 +21,8 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def nap(seconds: float) -> None:
         delays.append(seconds)
 
-    monkeypatch.setattr("hocket._client.time.sleep", delays.append)
-    monkeypatch.setattr("hocket._client.asyncio.sleep", nap)
+    monkeypatch.setattr("hocket._connection.time.sleep", delays.append)
+    monkeypatch.setattr("hocket._connection.asyncio.sleep", nap)
     return delays
 
 

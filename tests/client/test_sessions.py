@@ -15,7 +15,7 @@ from fakes.eventually import eventually, wait_until
 from fakes.http_script import Script, chat_events, refusal, streamed
 from hocket import AsyncClient, Client, Message
 from hocket._exceptions import RateLimitError, ServerError
-from hocket._typing import PAUSE_SECONDS, TypingPace, TypingThread
+from hocket._sessions.typing import PAUSE_SECONDS, TypingPace, TypingThread
 
 
 def test_a_session_keeps_its_conversation_and_names_itself(server: FakeChatServer) -> None:
@@ -200,7 +200,7 @@ def test_the_async_pace_waits_for_the_latest_draft() -> None:
             sent.append(draft)
             await held.wait()
 
-        task = hocket._typing.TypingTask(send, 0.0)
+        task = hocket._sessions.typing.TypingTask(send, 0.0)
         task.offer("a")
         await eventually(lambda: sent)
         task.offer("ab")

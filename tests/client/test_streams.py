@@ -17,7 +17,7 @@ from hocket import AsyncClient, Client
 from hocket._accumulate import ChatAccumulator
 from hocket._calls import chat_stream
 from hocket._options import Options
-from hocket._streams import BaseStream
+from hocket._streams.stream import BaseStream
 
 ANSWER = ["Hel", "lo 🦉", "!"]
 
@@ -76,8 +76,8 @@ def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nap(seconds: float) -> None:
         return None
 
-    monkeypatch.setattr("hocket._client.time.sleep", lambda seconds: None)
-    monkeypatch.setattr("hocket._client.asyncio.sleep", nap)
+    monkeypatch.setattr("hocket._connection.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("hocket._connection.asyncio.sleep", nap)
 
 
 def test_texts_arrive_in_order_and_add_up(read: Read) -> None:

@@ -108,7 +108,7 @@ BAD_LINES = [
     (row(""), "custom_id must be a string"),
     (row("ok"), "custom_id 'ok' is that of line 1, too"),
     (row("b", method="GET"), 'method must be "POST"'),
-    (row("c", url="/v1/embeddings"), "url must be"),
+    (row("c", url="/v1/moderations"), "url must be"),
     (row("d", body="x"), "body must be an object with 'messages'"),
     (row("e", url="/v1/completions"), "body must be an object with 'prompt'"),
     (row("f", url="/v1/completions", body={"prompt": "x"}), "a batch has one"),
@@ -133,6 +133,8 @@ def test_bad_lines_are_named_by_number_before_anything_is_sent(
     assert "1 of 2 lines are bad" in err
     assert batch_server.seen == []
     assert hocket("submit", rows, "--allow-bad-lines") == 0 or complaint in ("is not JSON", "nested too deeply")
+    err = capsys.readouterr().err
+    assert "has been created with 2 rows, 1 of them bad: those get an error" in err or "created" not in err
 
 
 def test_many_bad_lines_are_counted(hocket: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +174,7 @@ def test_files_that_cannot_be_batches(hocket: Any, tmp_path: Path, capsys: pytes
     assert hocket("submit", path) == cli.MISUSED
     assert "a batch has at most 50,000 rows" in capsys.readouterr().err
     assert hocket("submit", tmp_path / "absent.jsonl") == cli.FAILED
-    assert "No such file" in capsys.readouterr().err
+    assert "no such file" in capsys.readouterr().err
 
 
 def test_status_is_a_table_or_one_in_detail(
@@ -277,7 +279,7 @@ def test_no_server_is_said_in_words(capsys: pytest.CaptureFixture[str], tmp_path
     with socket.create_server(("127.0.0.1", 0)) as unused:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hocket._client.time.sleep", lambda seconds: None)
+        patch.setattr("hocket._connection.time.sleep", lambda seconds: None)
         assert main(["batch", "status", "--url", url]) == cli.FAILED
         assert f"no server answers at {url}" in capsys.readouterr().err
     assert main(["batch", "status", "--url", "nonsense"]) == cli.MISUSED

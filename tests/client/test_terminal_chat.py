@@ -193,6 +193,15 @@ def test_an_answer_is_followed_by_its_timings(screen: Screen, script: Script) ->
     assert timings.endswith(" tokens/s · 2 tokens")
 
 
+def test_thinking_comes_before_the_answer_and_is_no_part_of_it(screen: Screen, script: Script) -> None:
+    deltas = [{"reasoning_content": "Hm, "}, {"reasoning_content": "[bold] so."}, {"content": "Hi."}]
+    chunks = [event({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas]
+    script.answers += [streamed(*chunks, event("[DONE]")), streamed(*chat_events(["Yes."]))]
+    assert screen.take("Hello!").startswith("Hm, [bold] so.\n\nHi.\n")
+    screen.take("And?")
+    assert [m["content"] for m in script.bodies[1]["messages"]] == ["Hello!", "Hi.", "And?"]
+
+
 def test_an_answer_cut_at_the_limit_says_so(screen: Screen, script: Script) -> None:
     chunk = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "length"}]}
     script.answers.append(streamed(event(chunk), event("[DONE]")))

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <new>
 
-#include "block_pool.h"
-#include "prefix_cache.h"
-#include "scheduler.h"
+#include "memory/block_pool.h"
+#include "memory/prefix_cache.h"
+#include "scheduler/scheduler.h"
 #include "testing.h"
 
 namespace {
@@ -64,7 +64,7 @@ void expect_no_allocation_when_decoding(const SchedulerConfig& config, const Est
     spec.prompt = prompt;
     spec.max_tokens = 1000;
     spec.request_class = id % 2;
-    spec.itl_target = 10.0;
+    spec.targets = {.itl = 10.0, .tpot = 10.0};
     scheduler.add_request(spec);
   }
   const std::vector<int32_t> sampled(32, 7);
@@ -120,8 +120,7 @@ int64_t num_allocations_of_steps(const SchedulerConfig& config, int32_t num_live
       spec.max_tokens = 1 + id * 11 % 40;
       spec.request_class = has_offline && id % 4 == 0 ? kOfflineClass : kOnlineClass;
       spec.arrival_time = now;
-      spec.ttft_target = 2.0;
-      spec.itl_target = 0.05;
+      spec.targets = {.ttft = 2.0, .itl = 0.05};
       scheduler.add_request(spec);
     }
     const int64_t before = num_allocations;

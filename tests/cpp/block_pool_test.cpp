@@ -1,8 +1,8 @@
-#include "block_pool.h"
+#include "memory/block_pool.h"
 
 #include <set>
 
-#include "check.h"
+#include "base/check.h"
 #include "testing.h"
 
 namespace hocket {

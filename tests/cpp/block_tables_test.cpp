@@ -1,8 +1,8 @@
-#include "block_tables.h"
+#include "memory/block_tables.h"
 
 #include <map>
 
-#include "check.h"
+#include "base/check.h"
 #include "testing.h"
 
 namespace hocket {
@@ -19,12 +19,12 @@ struct Tables {
   // Index in the worker's flat table -> unit.
   std::map<int64_t, UnitId> flush() {
     plan = {};
-    tables.flush_changes(pool, &plan);
+    tables.flush_changes(pool, &plan.table);
     std::map<int64_t, UnitId> changes;
-    for (size_t i = 0; i < plan.block_table_index.size(); ++i) {
-      changes[plan.block_table_index[i]] = plan.block_table_unit[i];
+    for (size_t i = 0; i < plan.table.index.size(); ++i) {
+      changes[plan.table.index[i]] = plan.table.unit[i];
     }
-    CHECK_EQ(changes.size(), plan.block_table_index.size());
+    CHECK_EQ(changes.size(), plan.table.index.size());
     return changes;
   }
 

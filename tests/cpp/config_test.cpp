@@ -1,9 +1,10 @@
-#include "config.h"
+#include "base/config.h"
 
 #include <cmath>
 #include <limits>
 #include <stdexcept>
 
+#include "policies/policy.h"
 #include "testing.h"
 
 namespace hocket {
@@ -19,6 +20,7 @@ SchedulerConfig good() {
 std::string complaint(const SchedulerConfig& config) {
   try {
     config.validate();
+    require_policy(config.policy);
   } catch (const std::invalid_argument& error) {
     return error.what();
   }
@@ -118,7 +120,7 @@ TEST(config, refuses_what_is_out_of_range_by_name) {
   CHECK(after([](SchedulerConfig* c) { c->max_offline_wait_ms = -1; }).find("max_offline_wait_ms") !=
         std::string::npos);
   CHECK(after([](SchedulerConfig* c) { c->preemption = "swop"; }).starts_with("preemption"));
-  CHECK(after([](SchedulerConfig* c) { c->enable_partial_caching = true; }).starts_with("enable_partial_caching"));
+  CHECK(after([](SchedulerConfig* c) { c->max_decode_step_ms = -1; }).starts_with("max_decode_step_ms"));
   CHECK(after([](SchedulerConfig* c) { c->enable_mixed_steps = false; }).starts_with("enable_mixed_steps"));
 }
 

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "class_order.h"
+#include "stages/class_order.h"
 #include "testing.h"
 #include "timed_engine.h"
 
@@ -28,12 +28,16 @@ struct Random {
 // What the engine has computed and when, read off its plans alone. Memory is ample: nothing is computed twice.
 struct Progress {
   std::map<uint64_t, int32_t> num_computed;
+  std::map<uint64_t, double> first_token;
   std::map<uint64_t, double> last_token;
 
   void see(const Event& event) {
     for (int32_t s = 0; s < event.plan.num_seqs(); ++s)
       num_computed[event.plan.request_ids[s]] = event.plan.seq_lens[s];
-    for (const uint64_t id : event.sampled) last_token[id] = event.end;
+    for (const uint64_t id : event.sampled) {
+      first_token.emplace(id, event.end);
+      last_token[id] = event.end;
+    }
   }
 
   int32_t num_left(const TimedEngine& engine, uint64_t id) const {
@@ -46,13 +50,21 @@ struct Progress {
   // Seconds until the first deadline, still ahead, of a running online request that has one token to compute.
   double tightest_slack(const TimedEngine& engine, double now) const {
     double slack = testing::kNoTarget;
+    const auto meet = [&](double deadline) {
+      if (deadline > now) slack = std::min(slack, deadline - now);
+    };
     for (const auto& [id, computed] : num_computed) {
       if (!engine.is_online(id) || engine.has_ended(id) || num_left(engine, id) > 1) continue;
-      const auto& spec = engine.specs.at(id);
-      const auto token = last_token.find(id);
-      const double deadline =
-          token == last_token.end() ? spec.arrival + spec.ttft_target : token->second + spec.itl_target;
-      if (deadline > now) slack = std::min(slack, deadline - now);
+      const RequestOf& spec = engine.specs.at(id);
+      const bool has_ttft = spec.ttft_target < testing::kNoTarget;
+      if (!last_token.contains(id)) {
+        meet(spec.arrival + spec.ttft_target);
+        continue;
+      }
+      meet(last_token.at(id) + spec.itl_target);
+      const auto num_output = static_cast<double>(engine.engine.output(id).size());
+      const double first_due = has_ttft ? spec.arrival + spec.ttft_target : first_token.at(id);
+      meet(first_due + num_output * spec.tpot_target);
     }
     return slack;
   }
@@ -77,7 +89,9 @@ Tally run_random_world(const char* policy, unsigned seed) {
       request.num_prompt = random.between(1, 300);
       request.max_tokens = random.between(1, 40);
       if (random.chance(80)) request.ttft_target = 0.1 * random.between(1, 20);
-      if (random.chance(80)) request.itl_target = 0.006 * random.between(1, 20);
+      const bool has_tpot = random.chance(50);
+      if (!has_tpot || random.chance(30)) request.itl_target = 0.006 * random.between(1, 20);
+      if (has_tpot) request.tpot_target = 0.006 * random.between(1, 20);
       if (random.chance(60)) request.request_class = kOfflineClass;
       engine.add(request);
     }
@@ -145,6 +159,36 @@ TEST(deadline, an_arriving_prompt_fills_what_the_deadline_leaves) {
     const Event event = engine.step();
     CHECK_EQ(event.plan.num_tokens(), 1 + 36);  // 0.95 x 50 = 47.5 = 10 + 1 + 36 and a half
     CHECK(event.served.contains(id));
+  }
+}
+
+// It has run ahead: ten tokens after 113 ms, due at 300 ms and every 50 ms from there.
+Event step_beside_one_that_ran_ahead(const char* policy, double itl_target, double tpot_target) {
+  TimedEngine engine(timed_config(policy, 400));
+  engine.add(
+      {.num_prompt = 4, .ttft_target = 0.3, .itl_target = itl_target, .tpot_target = tpot_target, .max_tokens = 40});
+  for (int32_t i = 0; i < 10; ++i) engine.step();
+  engine.add({.num_prompt = 300});
+  return engine.step();
+}
+
+TEST(deadline, who_ran_ahead_lends_its_slack_under_a_tpot_target) {
+  for (const char* policy : {"bs_e", "bs_es", "echo", "hocket"}) {
+    // Token 10 is due at 800 ms: the whole step's 256 tokens fit. Last token + 50 ms has room for 36.
+    CHECK_EQ(step_beside_one_that_ran_ahead(policy, testing::kNoTarget, 0.05).plan.num_tokens(), 256);
+    CHECK_EQ(step_beside_one_that_ran_ahead(policy, 0.05, testing::kNoTarget).plan.num_tokens(), 1 + 36);
+    CHECK_EQ(step_beside_one_that_ran_ahead(policy, 0.05, 0.05).plan.num_tokens(), 1 + 36);
+  }
+}
+
+// It has the first token late, and cannot make up for that; the next gap it still can keep.
+TEST(deadline, a_cumulative_deadline_that_has_passed_leaves_the_gap_deadline_in_force) {
+  for (const char* policy : {"bs_e", "echo", "hocket"}) {
+    TimedEngine engine(timed_config(policy, 400));
+    engine.add({.num_prompt = 4, .ttft_target = 0.001, .itl_target = 0.05, .tpot_target = 0.001, .max_tokens = 20});
+    engine.step();
+    engine.add({.num_prompt = 100});
+    CHECK_EQ(engine.step().plan.num_tokens(), 1 + 36);
   }
 }
 

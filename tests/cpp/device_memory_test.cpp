@@ -1,6 +1,6 @@
-#include "device_memory.h"
+#include "memory/device_memory.h"
 
-#include "check.h"
+#include "base/check.h"
 #include "testing.h"
 
 namespace hocket {
@@ -124,7 +124,7 @@ TEST(device_memory, withheld_rows_count_as_free_until_restored) {
   CHECK(!m.memory.fits(1));
   m.memory.withhold(row);
   CHECK(m.memory.fits(1));
-  m.memory.restore(row);
+  m.memory.unwithhold(row);
   CHECK(!m.memory.fits(1));
   m.memory.close();
   m.memory.check_invariants(m.rows);
@@ -141,8 +141,8 @@ TEST(device_memory, shared_blocks_of_withheld_rows_are_free_only_together) {
   CHECK(!m.memory.fits(2));
   m.memory.withhold(b);
   CHECK(m.memory.fits(2));
-  m.memory.restore(a);
-  m.memory.restore(b);
+  m.memory.unwithhold(a);
+  m.memory.unwithhold(b);
   m.memory.close();
   m.memory.check_invariants(m.rows);
 }
@@ -153,15 +153,15 @@ TEST(device_memory, a_duplicate_block_is_given_back_and_the_table_follows) {
   const Row b = m.seat(counting(4));
   for (const Row row : {a, b}) CHECK(m.memory.grow(row, 4));
   BatchPlan plan;
-  m.memory.flush_changes(&plan);
+  m.memory.flush_changes(&plan.table);
   m.memory.index(a, counting(4));
   m.memory.index(b, counting(4));
   CHECK_EQ(m.memory.pool().num_free(), 18);
   m.memory.check_invariants(m.rows);
   plan = {};
-  m.memory.flush_changes(&plan);
-  CHECK_EQ(plan.block_table_index.size(), 2 * 2);  // 2 blocks of b, 2 units each
-  CHECK_EQ(plan.block_table_unit[0], m.memory.pool().units(m.memory.tables().blocks(a)[0])[0]);
+  m.memory.flush_changes(&plan.table);
+  CHECK_EQ(plan.table.index.size(), 2 * 2);  // 2 blocks of b, 2 units each
+  CHECK_EQ(plan.table.unit[0], m.memory.pool().units(m.memory.tables().blocks(a)[0])[0]);
 }
 
 TEST(device_memory, rows_run_out_before_memory_does) {
@@ -222,12 +222,12 @@ TEST(device_memory, who_is_kept_as_hidden_states_will_grow_by_hidden_blocks) {
   m.memory.open("", counting(1), kHiddenForm);
   m.memory.withhold(row);
   CHECK(m.memory.fits(2));  // 1 + 3 + 2 <= 8
-  m.memory.restore(row);
+  m.memory.unwithhold(row);
   CHECK(!m.memory.fits(2));
   m.memory.close();
   BatchPlan plan;
   m.release(m.rows.back());
-  CHECK(m.memory.reshape(row, {}, &plan));            // 4 of 8
+  CHECK(m.memory.reshape(row, {}, &plan.forms));      // 4 of 8
   CHECK_EQ(m.seat(counting(3), kHiddenForm), kNone);  // 2 + headroom 2 + 1 > 4
   CHECK(m.seat(counting(1), kHiddenForm) != kNone);   // 1 + 3 = 4
 }
@@ -254,21 +254,21 @@ TEST(device_memory, hidden_states_become_k_and_v_in_place) {
   std::vector<UnitId> units;
   for (const BlockId block : m.memory.tables().blocks(row)) units.push_back(m.memory.pool().units(block)[0]);
   BatchPlan plan;
-  m.memory.flush_changes(&plan);
+  m.memory.flush_changes(&plan.table);
   plan = {};
-  CHECK(m.memory.reshape(row, {}, &plan));
+  CHECK(m.memory.reshape(row, {}, &plan.forms));
   m.memory.check_invariants(m.rows);
   CHECK(m.memory.form(row) == CacheForm{});
   CHECK_EQ(m.memory.num_held_units(row), 6);
-  CHECK_EQ(plan.projections.size(), 3);
+  CHECK_EQ(plan.forms.projections.size(), 3);
   for (int32_t i = 0; i < 3; ++i) {
-    CHECK_EQ(plan.projections[i].row, row);
-    CHECK_EQ(plan.projections[i].block_index, i);
+    CHECK_EQ(plan.forms.projections[i].row, row);
+    CHECK_EQ(plan.forms.projections[i].block_index, i);
   }
-  CHECK_EQ(plan.projected_units, units);
-  m.memory.flush_changes(&plan);
-  CHECK_EQ(plan.block_table_index.size(), 3 * 2);  // every entry of the three blocks
-  m.memory.index(row, counting(6));                // it may be shared from now on
+  CHECK_EQ(plan.forms.projected_units, units);
+  m.memory.flush_changes(&plan.table);
+  CHECK_EQ(plan.table.index.size(), 3 * 2);  // every entry of the three blocks
+  m.memory.index(row, counting(6));          // it may be shared from now on
   m.release(row);
   CHECK_EQ(m.memory.num_cached_blocks("", counting(6)), 3);
 }
@@ -281,9 +281,9 @@ TEST(device_memory, a_cached_prefix_is_not_projected) {
   m.rows.push_back(row);
   CHECK(m.memory.grow(row, 7));
   BatchPlan plan;
-  CHECK(m.memory.reshape(row, {}, &plan));
-  CHECK_EQ(plan.projections.size(), 2);
-  CHECK_EQ(plan.projections[0].block_index, 2);
+  CHECK(m.memory.reshape(row, {}, &plan.forms));
+  CHECK_EQ(plan.forms.projections.size(), 2);
+  CHECK_EQ(plan.forms.projections[0].block_index, 2);
   m.memory.check_invariants(m.rows);
 }
 
@@ -291,8 +291,8 @@ TEST(device_memory, short_memory_refuses_a_new_form_and_changes_nothing) {
   Memory m(hidden_config(4));  // 8 units
   const Row row = m.run(counting(9), kHiddenForm);
   BatchPlan plan;
-  CHECK(!m.memory.reshape(row, {}, &plan));  // 5 blocks of 2 units
-  CHECK(plan.projections.empty() && plan.projected_units.empty());
+  CHECK(!m.memory.reshape(row, {}, &plan.forms));  // 5 blocks of 2 units
+  CHECK(plan.forms.projections.empty() && plan.forms.projected_units.empty());
   CHECK(m.memory.form(row) == kHiddenForm);
   CHECK_EQ(m.memory.pool().num_free_units(), 3);
   m.memory.check_invariants(m.rows);
@@ -303,7 +303,7 @@ TEST(device_memory, a_new_form_may_evict_what_nobody_runs) {
   m.release(m.run(counting(8, 100)));               // 4 blocks cached
   const Row row = m.run(counting(8), kHiddenForm);  // takes the 4 that are left
   BatchPlan plan;
-  CHECK(m.memory.reshape(row, {}, &plan));
+  CHECK(m.memory.reshape(row, {}, &plan.forms));
   CHECK_EQ(m.memory.cache().num_evicted_blocks(), 2);
   m.memory.check_invariants(m.rows);
 }
@@ -312,7 +312,7 @@ TEST(device_memory, k_and_v_never_become_hidden_states) {
   Memory m(hidden_config(4));
   const Row row = m.run(counting(3));
   BatchPlan plan;
-  CHECK_THROWS(m.memory.reshape(row, kHiddenForm, &plan), CoreError);
+  CHECK_THROWS(m.memory.reshape(row, kHiddenForm, &plan.forms), CoreError);
 }
 
 TEST(device_memory, uncached_blocks_take_no_memory) {
@@ -335,19 +335,19 @@ TEST(device_memory, blocks_are_dropped_and_come_back) {
   const Row row = m.run(counting(9));
   CHECK_EQ(m.memory.num_held_units(row), 10);
   BatchPlan plan;
-  m.memory.flush_changes(&plan);
-  CHECK(m.memory.reshape(row, without_blocks(3), &plan));
+  m.memory.flush_changes(&plan.table);
+  CHECK(m.memory.reshape(row, without_blocks(3), &plan.forms));
   CHECK_EQ(m.memory.num_held_units(row), 4);
   CHECK_EQ(m.memory.pool().num_free_units(), 8);
   m.memory.check_invariants(m.rows);
-  CHECK(m.memory.reshape(row, without_blocks(1), &plan));
+  CHECK(m.memory.reshape(row, without_blocks(1), &plan.forms));
   CHECK_EQ(m.memory.num_held_units(row), 8);
   CHECK_EQ(m.memory.tables().blocks(row)[0], kNone);
   CHECK(m.memory.tables().blocks(row)[1] != kNone);
-  CHECK(plan.projections.empty());  // they are computed again, not projected
+  CHECK(plan.forms.projections.empty());  // they are computed again, not projected
   plan = {};
-  m.memory.flush_changes(&plan);
-  CHECK(plan.block_table_index.size() >= 2 * 2);  // the worker hears of the two that are there again
+  m.memory.flush_changes(&plan.table);
+  CHECK(plan.table.index.size() >= 2 * 2);  // the worker hears of the two that are there again
   m.memory.check_invariants(m.rows);
 }
 
@@ -356,11 +356,72 @@ TEST(device_memory, what_cannot_be_uncached_is_refused) {
   Memory m(config);
   const Row row = m.run(counting(5));
   BatchPlan plan;
-  CHECK_THROWS(m.memory.reshape(row, without_blocks(4), &plan), CoreError);  // there are 3
+  CHECK_THROWS(m.memory.reshape(row, without_blocks(4), &plan.forms), CoreError);  // there are 3
+}
+
+TEST(device_memory, what_others_use_or_are_expected_to_stays_cached) {
+  SchedulerConfig config = partial_config(12);
   config.enable_prefix_caching = true;
-  Memory cached(config);
-  const Row indexed = cached.run(counting(5));
-  CHECK_THROWS(cached.memory.reshape(indexed, without_blocks(1), &plan), CoreError);
+  BatchPlan plan;
+  {
+    Memory m(config);
+    const Row first = m.run(counting(5));
+    const Row second = m.run(counting(7));
+    for (const Row row : {first, second}) CHECK(!m.memory.can_uncache(row));
+    CHECK(!m.memory.reshape(first, without_blocks(1), &plan.forms));
+    m.release(second);  // its last block is still there, and continues the first one's
+    CHECK(!m.memory.can_uncache(first));
+  }
+  for (const bool is_leased : {true, false}) {
+    Memory m(config);
+    const Row row = m.run(counting(5));
+    const auto change = [&](int32_t delta) {
+      is_leased ? m.memory.add_lease("", counting(4), delta) : m.memory.add_pending("", counting(4), delta);
+    };
+    change(1);
+    CHECK(!m.memory.can_uncache(row));
+    change(-1);
+    CHECK(m.memory.can_uncache(row));
+  }
+}
+
+TEST(device_memory, blocks_that_are_its_own_leave_the_cache_and_enter_it_again) {
+  SchedulerConfig config = partial_config(8);
+  config.enable_prefix_caching = true;
+  Memory m(config);
+  const Row row = m.run(counting(9));
+  CHECK_EQ(m.memory.num_indexed_blocks(row), 4);
+  BatchPlan plan;
+  CHECK(m.memory.reshape(row, without_blocks(2), &plan.forms));
+  CHECK_EQ(m.memory.num_held_units(row), 6);
+  CHECK_EQ(m.memory.cache().num_blocks(), 0);
+  CHECK_EQ(m.memory.num_cached_blocks("", counting(8)), 0);
+  CHECK(!m.memory.can_index(row, 9));
+  m.memory.check_invariants(m.rows);
+  const Row other = m.run(counting(3));  // computes the first block for itself
+  CHECK(m.memory.reshape(row, {}, &plan.forms));
+  CHECK(m.memory.can_index(row, 9));
+  m.memory.index(row, counting(9));
+  m.memory.check_invariants(m.rows);
+  CHECK_EQ(m.memory.num_cached_blocks("", counting(8)), 4);
+  CHECK_EQ(m.memory.tables().blocks(row)[0], m.memory.tables().blocks(other)[0]);
+  m.release(row);
+  m.release(other);
+}
+
+TEST(device_memory, who_came_in_without_its_first_blocks_shares_them_once_it_has_them) {
+  SchedulerConfig config = partial_config(8);
+  config.enable_prefix_caching = true;
+  Memory m(config);
+  const Row row = m.run(counting(9), without_blocks(2));
+  CHECK_EQ(m.memory.cache().num_blocks(), 0);
+  BatchPlan plan;
+  CHECK(m.memory.reshape(row, {}, &plan.forms));
+  m.memory.index(row, counting(9));
+  m.memory.check_invariants(m.rows);
+  m.release(row);
+  CHECK_EQ(m.memory.open("", counting(9)), 8);
+  m.memory.close();
 }
 
 TEST(device_memory, available_memory_is_what_is_free_or_cached_for_nobody_who_runs) {

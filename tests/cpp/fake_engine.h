@@ -14,8 +14,8 @@
 #include <set>
 #include <vector>
 
-#include "config.h"
-#include "scheduler.h"
+#include "base/config.h"
+#include "scheduler/scheduler.h"
 #include "testing.h"
 
 namespace hocket::testing {
@@ -30,6 +30,7 @@ struct FakeRequest {
   Tokens stops;
   FinishReason reason = FinishReason::kNone;
   int32_t num_cached_tokens = kNone;
+  int64_t min_tokens = 0;
 };
 
 inline uint64_t mix(uint64_t hash, uint64_t value) {
@@ -66,13 +67,15 @@ class FakeEngine {
   // The tiers: whether a move that is under way ends now, and whether the disk loses the block.
   std::function<bool()> ends_move = [] { return true; };
   std::function<bool()> loses_block = [] { return false; };
+  std::function<bool()> fails_sample = [] { return false; };  // the model gives no token
 
   AddStatus add(RequestSpec spec, Tokens prompt, std::string salt = "", Tokens stops = {}) {
     spec.prompt = prompt;
     spec.cache_salt = salt;
     spec.stop_token_ids = stops;
     const AddStatus status = scheduler.add_request(spec);
-    if (status == AddStatus::kOk) requests[spec.id] = {salt, prompt, {}, spec.max_tokens, stops, {}, kNone};
+    if (status == AddStatus::kOk)
+      requests[spec.id] = {salt, prompt, {}, spec.max_tokens, stops, {}, kNone, spec.min_tokens};
     return status;
   }
 
@@ -85,8 +88,8 @@ class FakeEngine {
     return add(spec, std::move(prompt));
   }
 
-  SessionReport advise(const std::string& session, AdvisoryEvent event, double lease = 100.0, Tokens draft = {},
-                       const std::string& salt = "") {
+  SessionState advise(const std::string& session, AdvisoryEvent event, double lease = 100.0, Tokens draft = {},
+                      const std::string& salt = "") {
     return scheduler.advise({{"", salt, session}, event, lease, draft}, now);
   }
 
@@ -183,7 +186,8 @@ class FakeEngine {
            std::ssize(request.prompt) + std::ssize(output) < config_.max_model_len) {
       output.push_back(static_cast<int32_t>(hash % vocab_size_));
       hash = mix(hash, output.back());
-      if (std::ranges::count(request.stops, output.back()) > 0) break;
+      const bool is_stop = std::ranges::count(request.stops, output.back()) > 0;
+      if (is_stop && std::ssize(output) >= request.min_tokens) break;
     }
     return output;
   }
@@ -209,12 +213,12 @@ class FakeEngine {
   // step while it runs.
   void begin_moves(const BatchPlan& plan) {
     const auto num_units = static_cast<size_t>(config_.units_per_block());
-    CHECK_EQ(plan.move_units.size(), plan.move_ids.size() * num_units);
-    for (size_t i = 0; i < plan.move_ids.size(); ++i) {
-      const auto units = std::span(plan.move_units).subspan(i * num_units, num_units);
-      MoveUnderWay move{plan.move_ids[i],   static_cast<MoveKind>(plan.move_kinds[i]),
-                        plan.move_slots[i], {units.begin(), units.end()},
-                        plan.move_keys[i],  {}};
+    CHECK_EQ(plan.moves.units.size(), plan.moves.ids.size() * num_units);
+    for (size_t i = 0; i < plan.moves.ids.size(); ++i) {
+      const auto units = std::span(plan.moves.units).subspan(i * num_units, num_units);
+      MoveUnderWay move{plan.moves.ids[i],   static_cast<MoveKind>(plan.moves.kinds[i]),
+                        plan.moves.slots[i], {units.begin(), units.end()},
+                        plan.moves.keys[i],  {}};
       if (move.kind == MoveKind::kSave) {
         for (const int32_t unit : move.units) {
           const auto begin = pool_.begin() + std::ptrdiff_t{unit} * config_.block_size;
@@ -229,12 +233,12 @@ class FakeEngine {
       for (const int32_t unit : move.units)
         std::fill_n(pool_.begin() + unit * config_.block_size, config_.block_size, 0);
     }
-    for (auto move = moves_.end() - std::ssize(plan.move_ids); move != moves_.end(); ++move) {
+    for (auto move = moves_.end() - std::ssize(plan.moves.ids); move != moves_.end(); ++move) {
       if (move->kind != MoveKind::kStepLoad) continue;
       ++num_step_loads;
       load(*move);
     }
-    CHECK_EQ(plan.num_step_loads, num_step_loads);
+    CHECK_EQ(plan.moves.num_step_loads, num_step_loads);
     CHECK(num_step_loads == 0 || !plan.empty());
     num_step_loaded += num_step_loads;
   }
@@ -300,8 +304,8 @@ class FakeEngine {
     check_shape(plan);
     copy_to_host(plan);
     read_projected(plan);
-    for (size_t i = 0; i < plan.block_table_index.size(); ++i) {
-      tables_.at(plan.block_table_index[i]) = plan.block_table_unit[i];
+    for (size_t i = 0; i < plan.table.index.size(); ++i) {
+      tables_.at(plan.table.index[i]) = plan.table.unit[i];
     }
     write_projected(plan);
     copy_to_device(plan);
@@ -309,7 +313,8 @@ class FakeEngine {
     for (int32_t s = 0; s < plan.num_seqs(); ++s) read_sequence(plan, s);
     Tokens sampled;
     for (const int32_t s : plan.sample_seqs) {
-      sampled.push_back(static_cast<int32_t>(prefix_hashes(plan, s).back() % vocab_size_));
+      const auto token = static_cast<int32_t>(prefix_hashes(plan, s).back() % vocab_size_);
+      sampled.push_back(fails_sample() ? kNoToken : token);
     }
     return sampled;
   }
@@ -349,15 +354,15 @@ class FakeEngine {
 
   void check_forms(const BatchPlan& plan) const {
     Tokens recomputed;
-    CHECK_EQ(plan.missing_tokens.size(), plan.cache_kinds.size());
-    for (size_t s = 0; s < plan.missing_tokens.size(); ++s) {
-      CHECK_EQ(plan.missing_tokens[s], scheduler.num_missing_tokens(plan.rows[s]));
+    CHECK_EQ(plan.forms.missing_tokens.size(), plan.forms.cache_kinds.size());
+    for (size_t s = 0; s < plan.forms.missing_tokens.size(); ++s) {
+      CHECK_EQ(plan.forms.missing_tokens[s], scheduler.num_missing_tokens(plan.rows[s]));
       const Tokens known = known_tokens(request_of(plan.request_ids[s]));
-      recomputed.insert(recomputed.end(), known.begin(), known.begin() + plan.uncached_tokens[s]);
+      recomputed.insert(recomputed.end(), known.begin(), known.begin() + plan.forms.uncached_tokens[s]);
     }
-    CHECK_EQ(plan.uncached_token_ids, recomputed);
-    CHECK_EQ(plan.projected_units.size(), plan.projections.size() * config_.hidden_units_per_block());
-    for (const Projection& projection : plan.projections) CHECK(scheduler.is_row_in_use(projection.row));
+    CHECK_EQ(plan.forms.uncached_token_ids, recomputed);
+    CHECK_EQ(plan.forms.projected_units.size(), plan.forms.projections.size() * config_.hidden_units_per_block());
+    for (const Projection& projection : plan.forms.projections) CHECK(scheduler.is_row_in_use(projection.row));
   }
 
   static Tokens known_tokens(const FakeRequest& request) {
@@ -449,16 +454,16 @@ class FakeEngine {
 
   CacheKind kind_of_row(const BatchPlan& plan, Row row) const {
     const auto s = std::ranges::find(plan.rows, row) - plan.rows.begin();
-    if (s == std::ssize(plan.rows) || plan.cache_kinds.empty()) return CacheKind::kKv;
-    return static_cast<CacheKind>(plan.cache_kinds[s]);
+    if (s == std::ssize(plan.rows) || plan.forms.cache_kinds.empty()) return CacheKind::kKv;
+    return static_cast<CacheKind>(plan.forms.cache_kinds[s]);
   }
 
   void read_projected(const BatchPlan& plan) {
     projected_.clear();
     const int32_t num_units = config_.hidden_units_per_block();
-    for (size_t i = 0; i < plan.projections.size(); ++i) {
+    for (size_t i = 0; i < plan.forms.projections.size(); ++i) {
       for (int32_t part = 0; part < num_units; ++part) {
-        const int32_t unit = plan.projected_units.at(i * num_units + part);
+        const int32_t unit = plan.forms.projected_units.at(i * num_units + part);
         for (int32_t k = 0; k < config_.block_size; ++k) {
           projected_.push_back(pool_.at(size_t(unit) * config_.block_size + k));
         }
@@ -471,7 +476,7 @@ class FakeEngine {
   void write_projected(const BatchPlan& plan) {
     for (int32_t s = 0; s < plan.num_seqs(); ++s) request_of_row_[plan.rows[s]] = plan.request_ids[s];
     size_t next = 0;
-    for (const Projection& projection : plan.projections) {
+    for (const Projection& projection : plan.forms.projections) {
       const auto hashes = hashes_of(request_of_row_.at(projection.row));
       for (int32_t part = 0; part < config_.hidden_units_per_block(); ++part) {
         for (int32_t k = 0; k < config_.block_size; ++k, ++next) {
@@ -485,21 +490,22 @@ class FakeEngine {
     }
   }
 
-  int32_t num_unstored(const BatchPlan& plan, int32_t s) const {
-    return plan.uncached_tokens.empty() ? 0 : plan.uncached_tokens[s];
+  int32_t num_recomputed(const BatchPlan& plan, int32_t s) const {
+    return plan.forms.uncached_tokens.empty() ? 0 : plan.forms.uncached_tokens[s];
   }
   int32_t num_missing(const BatchPlan& plan, int32_t s) const {
-    return plan.missing_tokens.empty() ? 0 : plan.missing_tokens[s];
+    return plan.forms.missing_tokens.empty() ? 0 : plan.forms.missing_tokens[s];
   }
   void write_sequence(const BatchPlan& plan, int32_t s) {
     const auto hashes = prefix_hashes(plan, s);
     const Row row = plan.rows[s];
     const int32_t num_query = plan.query_start[s + 1] - plan.query_start[s];
-    const CacheKind kind = plan.cache_kinds.empty() ? CacheKind::kKv : static_cast<CacheKind>(plan.cache_kinds[s]);
+    const CacheKind kind =
+        plan.forms.cache_kinds.empty() ? CacheKind::kKv : static_cast<CacheKind>(plan.forms.cache_kinds[s]);
     const auto write = [&](int32_t p) {
       if (p >= num_missing(plan, s)) write_position(row, p, hashes[p], kind);
     };
-    for (int32_t p = 0; p < num_unstored(plan, s); ++p) write(p);
+    for (int32_t p = 0; p < num_recomputed(plan, s); ++p) write(p);
     for (int32_t p = plan.seq_lens[s] - num_query; p < plan.seq_lens[s]; ++p) write(p);
   }
 
@@ -507,13 +513,14 @@ class FakeEngine {
     const auto hashes = prefix_hashes(plan, s);
     const Row row = plan.rows[s];
     const int32_t begin = plan.seq_lens[s] - (plan.query_start[s + 1] - plan.query_start[s]);
-    const CacheKind kind = plan.cache_kinds.empty() ? CacheKind::kKv : static_cast<CacheKind>(plan.cache_kinds[s]);
-    const int32_t hidden = plan.hidden_tokens.empty() ? 0 : plan.hidden_tokens[s];
+    const CacheKind kind =
+        plan.forms.cache_kinds.empty() ? CacheKind::kKv : static_cast<CacheKind>(plan.forms.cache_kinds[s]);
+    const int32_t hidden = plan.forms.hidden_tokens.empty() ? 0 : plan.forms.hidden_tokens[s];
     num_hidden += hidden;
-    num_uncached += num_unstored(plan, s);
+    num_uncached += num_recomputed(plan, s);
     for (int32_t p = 0; p < plan.seq_lens[s]; ++p) {
       if (p < num_missing(plan, s)) {
-        CHECK(p < num_unstored(plan, s) || p >= begin);  // at hand in this step
+        CHECK(p < num_recomputed(plan, s) || p >= begin);  // at hand in this step
       } else {
         check_position(row, p, hashes[p], p >= begin - hidden ? kind : CacheKind::kKv);
       }
@@ -526,8 +533,10 @@ class FakeEngine {
     for (size_t i = 0; i < output.request_ids.size(); ++i) {
       FakeRequest& request = requests.at(output.request_ids[i]);
       CHECK(request.reason == FinishReason::kNone);
-      request.output.push_back(output.token_ids[i]);
       request.reason = static_cast<FinishReason>(output.finish_reasons[i]);
+      CHECK_EQ(request.reason == FinishReason::kError, output.token_ids[i] == kNoToken);
+      if (request.reason == FinishReason::kError) continue;
+      request.output.push_back(output.token_ids[i]);
       CHECK_EQ(output.num_output_tokens[i], request.output.size());
       if (request.output.size() == 1) request.num_cached_tokens = output.num_cached_tokens[i];
       CHECK_EQ(output.num_cached_tokens[i], request.num_cached_tokens);

@@ -1,7 +1,7 @@
 // The united policy's forms of cache: hidden states, a few tokens left uncached, and K and V again. All of it only
 // while memory binds, and only where it costs less than it brings.
 
-#include "form_stage.h"
+#include "stages/form_stage.h"
 
 #include "policy_world.h"
 #include "testing.h"

@@ -1,4 +1,4 @@
-#include "offline_queue.h"
+#include "offline/offline_queue.h"
 
 #include <random>
 

@@ -1,4 +1,4 @@
-#include "output_forecast.h"
+#include "estimates/output_forecast.h"
 
 #include <cmath>
 #include <random>

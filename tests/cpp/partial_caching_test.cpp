@@ -71,7 +71,7 @@ TEST(partial_caching, a_running_request_gives_up_blocks_and_gets_them_back) {
   const Slot b = world.waits("b", {.num_prompt = 80});
   CHECK_EQ(world.reshapes(), (Names{"a>(1)"}));
   BatchPlan plan;
-  CHECK(world.memory.reshape(world.table.row[0], {CacheKind::kKv, 1}, &plan));
+  CHECK(world.memory.reshape(world.table.row[0], {CacheKind::kKv, 1}, &plan.forms));
   CHECK_EQ(world.reshapes(), Names{});  // as it should be
   std::erase(world.waiting, b);
   CHECK_EQ(world.reshapes(), (Names{"a>"}));
@@ -84,7 +84,7 @@ TEST(partial_caching, where_computing_again_costs_time_nothing_is_recomputed) {
   world.estimates = idle_compute(config);
   world.estimates.costs.flops_per_second = 1.0;  // a token takes as long as reading all weights
   for (const char* name : {"a", "b"}) world.waits(name, {.num_prompt = 80});
-  CHECK_EQ(world.grants(), (Names{"a+80", "b+80"}));
+  CHECK_EQ(world.grants(), (Names{"a+80"}));  // and nobody comes in who would have to give way
 }
 
 // The same requests with ample and with short memory.

@@ -1,4 +1,4 @@
-#include "plan_features.h"
+#include "offline/plan_features.h"
 
 #include "testing.h"
 
@@ -48,9 +48,9 @@ TEST(plan_features, without_forms_nothing_is_projected_and_nothing_computed_agai
 
 TEST(plan_features, hidden_tokens_are_projected_in_every_step) {
   BatchPlan plan = plan_of_three();
-  plan.cache_kinds = {1, 0, 1};
-  plan.uncached_tokens = {0, 0, 0};
-  plan.hidden_tokens = {9, 0, 7};
+  plan.forms.cache_kinds = {1, 0, 1};
+  plan.forms.uncached_tokens = {0, 0, 0};
+  plan.forms.hidden_tokens = {9, 0, 7};
   const BatchFeatures features = plan_features(plan);
   CHECK_EQ(features.hidden_tokens, 16.0);
   CHECK_EQ(features.num_decodes, 2.0);
@@ -59,9 +59,9 @@ TEST(plan_features, hidden_tokens_are_projected_in_every_step) {
 
 TEST(plan_features, uncached_tokens_are_a_chunk_from_the_start) {
   BatchPlan plan = plan_of_three();
-  plan.cache_kinds = {0, 0, 0};
-  plan.uncached_tokens = {8, 0, 4};
-  plan.hidden_tokens = {0, 0, 0};
+  plan.forms.cache_kinds = {0, 0, 0};
+  plan.forms.uncached_tokens = {8, 0, 4};
+  plan.forms.hidden_tokens = {0, 0, 0};
   const BatchFeatures features = plan_features(plan);
   CHECK_EQ(features.num_chunks, 3.0);
   CHECK_EQ(features.chunk_tokens, 5.0 + 8 + 4);

@@ -1,4 +1,4 @@
-#include "plan_writer.h"
+#include "scheduler/plan_writer.h"
 
 #include "testing.h"
 
@@ -74,15 +74,15 @@ TEST(plan_writer, nothing_scheduled_is_an_empty_plan) {
 
 TEST(plan_writer, projections_of_a_row_that_was_given_up_are_dropped_with_their_units) {
   BatchPlan plan;
-  plan.projections = {{3, 0}, {5, 0}, {3, 1}, {5, 2}};
-  plan.projected_units = {10, 11, 20, 21, 12, 13, 22, 23};
-  PlanWriter::drop_projections(3, 2, &plan);
-  CHECK_EQ(plan.projections.size(), 2);
-  CHECK_EQ(plan.projections[0].row, 5);
-  CHECK_EQ(plan.projections[1].block_index, 2);
-  CHECK_EQ(plan.projected_units, (Ints{20, 21, 22, 23}));
-  PlanWriter::drop_projections(4, 2, &plan);
-  CHECK_EQ(plan.projections.size(), 2);
+  plan.forms.projections = {{3, 0}, {5, 0}, {3, 1}, {5, 2}};
+  plan.forms.projected_units = {10, 11, 20, 21, 12, 13, 22, 23};
+  plan.forms.drop_projections(3, 2);
+  CHECK_EQ(plan.forms.projections.size(), 2);
+  CHECK_EQ(plan.forms.projections[0].row, 5);
+  CHECK_EQ(plan.forms.projections[1].block_index, 2);
+  CHECK_EQ(plan.forms.projected_units, (Ints{20, 21, 22, 23}));
+  plan.forms.drop_projections(4, 2);
+  CHECK_EQ(plan.forms.projections.size(), 2);
 }
 
 }  // namespace

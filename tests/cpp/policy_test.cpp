@@ -1,4 +1,4 @@
-#include "policy.h"
+#include "policies/policy.h"
 
 #include <stdexcept>
 
@@ -133,7 +133,7 @@ TEST(policy, hocket_takes_from_those_who_are_late_before_those_who_are_not) {
   World w("hocket");
   w.decoding("late", 0);
   w.decoding("timely", 5);
-  w.table.is_late[0] = 1;
+  w.table.delays[0].is_late = 1;
   CHECK_EQ(w.victims("timely"), (Names{"late", "timely"}));
 }
 
@@ -218,6 +218,94 @@ TEST(policy, others_lengthen_a_step_of_favoured_requests_by_half) {
   CHECK_EQ(w.grants(), (Names{"favoured:1", "other:5"}));
 }
 
+TEST(policy, hocket_leaves_the_reserve_free_to_bursts_without_a_search_too) {
+  for (const bool is_favoured : {true, false}) {
+    SchedulerConfig config = world_config("hocket", 64);
+    config.enable_plan_search = is_favoured;
+    PolicyWorld world(config);
+    world.runs("chat", 1, {.ttft_target = 1e6});
+    const RequestOf of{.priority = is_favoured ? -1 : 0, .num_prompt = 60, .request_class = kOfflineClass};
+    const auto num_admitted = [&](int64_t reserve) {
+      world.reserve_units = reserve;
+      return std::ranges::count_if(world.grants(), [](const std::string& grant) { return grant.starts_with("bulk"); });
+    };
+    for (int32_t i = 0; i < 10; ++i) {
+      auto request = of;
+      request.first_token = 1000 * (i + 1);
+      world.waits("bulk" + std::to_string(i), request);
+    }
+    world.max_num_tokens = 2048;
+    CHECK_EQ(num_admitted(0), 10);
+    CHECK_EQ(num_admitted(config.num_units - 36), 4);  // 4 blocks of 2 units each; the chat is promised some
+  }
+}
+
+// ---- who reads along ----
+
+// A step takes 30.5 ms and 1 ms per token; 2 x that of 8 decodes is 77 ms.
+TEST(policy, hocket_lets_no_prompt_take_a_whole_step_from_who_reads_along) {
+  SchedulerConfig config = world_config("hocket");
+  config.max_decode_step_ms = 0;
+  PolicyWorld w(config);
+  w.estimates = linear_seconds(0.0305, 0.001);
+  w.max_num_tokens = 500;
+  w.waits("long", {.num_prompt = 400});
+  CHECK_EQ(w.grants(), (Names{"long+400"}));  // nobody reads
+  w.runs("reader", 1, {.num_prompt = 40, .first_token = 1000});
+  CHECK_EQ(w.grants(), (Names{"reader:1", "long+45"}));
+}
+
+TEST(policy, hocket_takes_the_bound_that_it_is_told) {
+  SchedulerConfig config = world_config("hocket");
+  config.max_decode_step_ms = 60.5;
+  PolicyWorld w(config);
+  w.estimates = linear_seconds(0.010, 0.001);
+  w.max_num_tokens = 500;
+  w.runs("reader", 1, {.num_prompt = 40});
+  w.waits("long", {.num_prompt = 400, .first_token = 1000});
+  CHECK_EQ(w.grants(), (Names{"reader:1", "long+49"}));
+}
+
+TEST(policy, hocket_serves_first_tokens_even_where_decodes_alone_take_longer) {
+  SchedulerConfig config = world_config("hocket");
+  config.max_decode_step_ms = 10;
+  PolicyWorld w(config);
+  w.estimates = linear_seconds(0.010, 0.001);
+  w.max_num_tokens = 500;
+  for (int32_t i = 0; i < 5; ++i) {
+    w.runs("reader" + std::to_string(i), 1, {.num_prompt = 40, .first_token = 1000 * (i + 1)});
+  }
+  w.waits("long", {.num_prompt = 400});
+  const Names grants = w.grants();
+  CHECK_EQ(grants.back(), std::string("long+64"));
+}
+
+// ---- priority ----
+
+TEST(policy, hocket_serves_the_more_important_first_and_takes_from_the_less_important) {
+  World w("hocket");
+  w.waits("plain", 0);
+  w.waits("important", 1, -1);
+  w.waits("unimportant", 0, 1);
+  CHECK_EQ(w.grants(), (Names{"important+10", "plain+10", "unimportant+10"}));
+  w.decoding("a", 0, 0);
+  w.decoding("b", 1, -1);
+  w.decoding("c", 2, 1);
+  CHECK_EQ(w.victims("a"), (Names{"c", "a", "b"}));
+}
+
+TEST(policy, hocket_gives_contended_memory_to_the_more_important_of_equals) {
+  SchedulerConfig config = world_config("hocket");
+  config.num_units = 14;
+  for (const int64_t priority : {-1, 1}) {
+    PolicyWorld w(config);
+    w.waits("plain", {.num_prompt = 60});
+    w.waits("other", {.priority = priority, .num_prompt = 60, .first_token = 1000});
+    w.max_num_tokens = 500;
+    CHECK_EQ(w.grants(), (Names{priority < 0 ? "other+60" : "plain+60"}));
+  }
+}
+
 // ---- apt ----
 
 TEST(policy, apt_admits_the_longest_waiting_per_unit_first) {
@@ -268,13 +356,41 @@ TEST(policy, apt_gives_nobody_up_for_one_who_waits_unless_it_starves) {
   PolicyWorld w(config);
   w.now = 20.0;
   w.runs("a", 1, {.arrival = 1.0, .num_prompt = 60});
-  w.table.last_token_time[0] = 19.9;
+  w.table.pace[0].last_token_time = 19.9;
   w.waits("b", {.arrival = 0.0, .num_prompt = 60});
   CHECK_EQ(w.preemptions(), Names{});
   w.now = 31.0;
-  w.table.last_token_time[0] = 30.9;
+  w.table.pace[0].last_token_time = 30.9;
   CHECK_EQ(w.preemptions(), (Names{"a"}));
   CHECK(std::ranges::count(w.grants(), "b+60") == 1);
+}
+
+TEST(policy, apt_counts_those_who_run_when_it_offers_hidden_states_to_those_who_wait) {
+  SchedulerConfig config = world_config("apt");
+  config.hidden_units_per_group = 1;
+  config.num_units = 36;
+  PolicyWorld w(config);
+  w.now = 10.0;
+  LatencyCoefficients k;
+  k.hidden_token = 0.025;  // 0.2 s per unit: with the two that wait alone as N, hidden states would seem worth it
+  w.estimates.latency = LatencyModel(LatencyForm::kCorrected, k);
+  for (int32_t i = 0; i < 6; ++i) w.runs("r" + std::to_string(i), 1, {.num_prompt = 20, .first_token = 100 * (i + 2)});
+  for (const Slot slot : w.running) w.table.pace[slot].last_token_time = 9.99;
+  w.waits("a", {.num_prompt = 60});
+  w.waits("b", {.num_prompt = 60, .first_token = 1000});
+  for (const std::string& grant : w.grants()) CHECK(!grant.ends_with("(h)"));
+}
+
+TEST(policy, apt_weighs_the_late_as_a_constant_however_late_they_are) {
+  SchedulerConfig config = world_config("apt");
+  config.num_units = 16;
+  config.max_wait_ms = 1e9;
+  PolicyWorld w(config);
+  w.now = 5000.0;
+  w.waits("very late", {.arrival = 0.0, .num_prompt = 60, .ttft_target = 1.0});
+  w.waits("fresh", {.arrival = 4999.5, .num_prompt = 60});
+  const Names grants = w.grants();
+  CHECK_EQ(grants.front(), std::string("fresh+60"));
 }
 
 // ---- ellm ----
@@ -288,6 +404,41 @@ TEST(policy, ellm_is_first_come_first_served_while_memory_suffices) {
   CHECK_EQ(w.grants(), (Names{"a:1", "chunk:5", "early+10", "late+10"}));
   CHECK_EQ(w.victims("early"), Names{});
   CHECK_EQ(w.victims("a"), (Names{"a", "chunk"}));
+}
+
+// Rates at which a decode of 60 tokens takes a millisecond, most of it to read K and V.
+StepCosts even_costs() {
+  StepCosts costs;
+  costs.form = StepCostForm::kRoofline;
+  costs.flops_per_second = 1e12;
+  costs.bytes_per_second = 1e9;
+  costs.kv_bytes_per_token = 1e6 / 60;
+  costs.flops_per_token = 1;
+  return costs;
+}
+
+TEST(policy, ellm_admits_no_more_than_the_solver_says) {
+  SchedulerConfig config = world_config("ellm");
+  config.num_units = 16;  // two requests of 60 tokens
+  PolicyWorld w(config);
+  w.estimates.costs = even_costs();
+  w.runs("a", 1, {.num_prompt = 40});
+  w.waits("b", {.arrival = 1, .num_prompt = 60, .first_token = 500});
+  w.waits("c", {.arrival = 2, .num_prompt = 10, .first_token = 700});
+  CHECK_EQ(w.grants(), (Names{"a:1"}));
+}
+
+TEST(policy, ellm_keeps_the_step_within_the_targets_of_all_it_takes_in) {
+  PolicyWorld w(world_config("ellm"));
+  w.estimates.costs = even_costs();
+  w.now = 0.001;
+  w.runs("a", 1, {.num_prompt = 60, .ttft_target = 0.0035});
+  for (int32_t i = 0; i < 4; ++i) {
+    w.waits("b" + std::to_string(i), {.arrival = 1e-6 * i, .num_prompt = 60, .first_token = 100 * (i + 2)});
+  }
+  CHECK_EQ(w.grants().size(), 2);  // 2.5 ms are left of the target: a and b0
+  w.table.pace[0].first_due = testing::kNoTarget;
+  CHECK_EQ(w.grants().size(), 5);
 }
 
 TEST(policy, unknown_names_are_refused) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "policy.h"
+#include "policies/policy.h"
 #include "testing.h"
 
 namespace hocket::testing {
@@ -24,8 +24,12 @@ struct RequestOf {
   int32_t request_class = kOnlineClass;
   double ttft_target = kNoTarget;
   double itl_target = kNoTarget;
+  double tpot_target = kNoTarget;
   int32_t first_token = 1;  // the prompt counts up from it
   int64_t max_tokens = 100;
+  const char* tenant = "";
+
+  Targets targets() const { return {ttft_target, itl_target, tpot_target}; }
 };
 
 inline SchedulerConfig world_config(const char* policy = "fcfs", int32_t num_rows = 8) {
@@ -57,6 +61,7 @@ struct PolicyWorld {
   Estimates estimates;
   OutputForecast outputs;
   RequestTable table;
+  Tenants tenants{&table};
   std::unique_ptr<OfflineQueue> offline;
   Names names;  // by slot
   Slots running;
@@ -79,8 +84,7 @@ struct PolicyWorld {
     spec.arrival_time = request.arrival;
     spec.priority = request.priority;
     spec.request_class = request.request_class;
-    spec.ttft_target = request.ttft_target;
-    spec.itl_target = request.itl_target;
+    spec.targets = request.targets();
     names.push_back(name);
     const Slot slot = table.add(spec, config.max_model_len);
     if (offline) offline->add(slot);
@@ -128,7 +132,8 @@ struct PolicyWorld {
   }
 
   Snapshot snapshot() const {
-    return {now, table, running, waiting, memory, estimates, outputs, offline.get(), reserve_units, max_num_tokens};
+    return {now,       table,   tenants,       running,       waiting,       memory,
+            estimates, outputs, offline.get(), reserve_units, max_num_tokens};
   }
 
   Composition compose() {

@@ -1,7 +1,8 @@
 // Which blocks go first: task-aware eviction (Echo section 4.2).
 
-#include "check.h"
-#include "prefix_cache.h"
+#include "base/check.h"
+#include "memory/prefix_cache.h"
+#include "memory/prefix_cache_check.h"
 #include "prefix_cache_twin.h"
 #include "testing.h"
 
@@ -15,7 +16,7 @@ std::vector<size_t> eviction_order(Cache* c, const std::vector<BlockId>& blocks)
     for (size_t i = 0; i < blocks.size(); ++i) {
       if (c->pool.is_free(blocks[i]) && std::ranges::find(order, i) == order.end()) order.push_back(i);
     }
-    c->cache.check_invariants({});
+    PrefixCacheCheck(c->cache).run({});
   }
   return order;
 }
@@ -45,7 +46,7 @@ TEST(prefix_cache_eviction, a_prompt_that_ends_inside_a_run_cuts_it) {
   c.put({9, 9});
   c.cache.add_pending("", Tokens{1, 1, 2, 2, 3}, +1);
   const User user = c.acquire({1, 1, 2, 2, 3, 3});
-  CHECK_EQ(c.cache.path_pending(user.node), (std::vector<int32_t>{1, 1, 0}));
+  CHECK_EQ(PrefixCacheCheck(c.cache).path_pending(user.node), (std::vector<int32_t>{1, 1, 0}));
   c.cache.release(user.node);
   CHECK_EQ(eviction_order(&c, blocks), (std::vector<size_t>{2, 1, 0}));
 }
@@ -77,8 +78,8 @@ TEST(prefix_cache_eviction, new_blocks_count_what_pends_already_and_runs_are_cut
   User user = c.acquire({}, "", /*is_online=*/false);
   c.extend(&user, {1, 1, 2, 2, 3, 3, 4, 4}, {3, 3, 1, 0});
   c.extend(&user, {5, 5});
-  CHECK_EQ(c.cache.path_pending(user.node), (std::vector<int32_t>{3, 3, 1, 0, 0}));
-  c.cache.check_invariants(std::vector<NodeId>{user.node});
+  CHECK_EQ(PrefixCacheCheck(c.cache).path_pending(user.node), (std::vector<int32_t>{3, 3, 1, 0, 0}));
+  PrefixCacheCheck(c.cache).run(std::vector<NodeId>{user.node});
   c.cache.release(user.node);
   CHECK_EQ(c.cache.num_valuable_evictable_blocks(), 3);
   CHECK_EQ(eviction_order(&c, user.blocks), (std::vector<size_t>{4, 3, 2, 1, 0}));
@@ -110,9 +111,9 @@ TEST(prefix_cache_eviction, a_branch_that_reaches_the_cap_is_still_evicted_befor
   const auto blocks = c.put_offline({1, 1, 2, 2});
   c.cache.add_pending("", Tokens{1, 1, 7, 7}, +100);
   c.cache.add_pending("", Tokens{1, 1, 2, 2}, +59);
-  c.cache.check_invariants({});
+  PrefixCacheCheck(c.cache).run({});
   c.cache.add_pending("", Tokens{1, 1, 2, 2}, +1);
-  c.cache.check_invariants({});
+  PrefixCacheCheck(c.cache).run({});
   CHECK_EQ(eviction_order(&c, blocks), (std::vector<size_t>{1, 0}));
 }
 
@@ -186,10 +187,10 @@ TEST(prefix_cache_eviction, wrong_counts_break_nothing) {
       c.extend(&user, test.random_tokens(kBlockSize * num_new), counts);
       c.cache.add_pending("", test.random_tokens(12), test.below(5) - 2);
       c.cache.add_lease("", test.random_tokens(12), 1000 * (test.below(5) - 2) + test.below(10));
-      c.cache.check_invariants(std::vector<NodeId>{user.node});
+      PrefixCacheCheck(c.cache).run(std::vector<NodeId>{user.node});
       c.cache.release(user.node);
       c.cache.evict(test.below(3));
-      c.cache.check_invariants({});
+      PrefixCacheCheck(c.cache).run({});
     }
   }
 }

@@ -1,6 +1,7 @@
-#include "prefix_cache.h"
+#include "memory/prefix_cache.h"
 
-#include "check.h"
+#include "base/check.h"
+#include "memory/prefix_cache_check.h"
 #include "prefix_cache_twin.h"
 #include "testing.h"
 
@@ -23,9 +24,9 @@ TEST(prefix_cache, a_hit_names_the_blocks_that_were_put) {
   const auto blocks = c.put({1, 2, 3, 4, 5, 6});
   const User user = c.acquire({1, 2, 3, 4, 7, 8});
   CHECK_EQ(user.blocks, std::vector<BlockId>(blocks.begin(), blocks.begin() + 2));
-  c.cache.check_invariants(std::vector<NodeId>{user.node});
+  PrefixCacheCheck(c.cache).run(std::vector<NodeId>{user.node});
   c.cache.release(user.node);
-  c.cache.check_invariants({});
+  PrefixCacheCheck(c.cache).run({});
 }
 
 TEST(prefix_cache, salts_share_nothing) {
@@ -36,7 +37,7 @@ TEST(prefix_cache, salts_share_nothing) {
   CHECK_EQ(c.lookup({1, 2, 3, 4}), 0);
   c.put({1, 2, 3, 4}, "tenant b");
   CHECK_EQ(c.cache.num_blocks(), 4);
-  c.cache.check_invariants({});
+  PrefixCacheCheck(c.cache).run({});
 }
 
 TEST(prefix_cache, branches_share_their_common_run) {
@@ -48,7 +49,7 @@ TEST(prefix_cache, branches_share_their_common_run) {
   CHECK_EQ(c.lookup({1, 2, 3, 4, 5, 6}), 6);
   CHECK_EQ(c.lookup({1, 2, 3, 4, 7, 8}), 6);
   CHECK_EQ(c.lookup({1, 2, 9, 9}), 4);
-  c.cache.check_invariants({});
+  PrefixCacheCheck(c.cache).run({});
 }
 
 TEST(prefix_cache, two_users_that_computed_the_same_block_share_one) {
@@ -61,7 +62,7 @@ TEST(prefix_cache, two_users_that_computed_the_same_block_share_one) {
   CHECK_EQ(b.blocks[1], a.blocks[1]);
   CHECK_EQ(c.cache.num_blocks(), 3);
   CHECK_EQ(c.pool.num_free(), c.pool.num_blocks() - 3);
-  c.cache.check_invariants(std::vector<NodeId>{a.node, b.node});
+  PrefixCacheCheck(c.cache).run(std::vector<NodeId>{a.node, b.node});
 }
 
 TEST(prefix_cache, a_split_keeps_the_pins_of_longer_paths) {
@@ -69,12 +70,12 @@ TEST(prefix_cache, a_split_keeps_the_pins_of_longer_paths) {
   User long_user = c.acquire({});
   c.extend(&long_user, {1, 2, 3, 4, 5, 6});
   const User short_user = c.acquire({1, 2, 3, 4, 9, 9});
-  c.cache.check_invariants(std::vector<NodeId>{long_user.node, short_user.node});
-  CHECK_EQ(c.cache.path_blocks(long_user.node), long_user.blocks);
-  CHECK_EQ(c.cache.path_blocks(short_user.node), short_user.blocks);
+  PrefixCacheCheck(c.cache).run(std::vector<NodeId>{long_user.node, short_user.node});
+  CHECK_EQ(PrefixCacheCheck(c.cache).path_blocks(long_user.node), long_user.blocks);
+  CHECK_EQ(PrefixCacheCheck(c.cache).path_blocks(short_user.node), short_user.blocks);
   CHECK_EQ(c.extend(&long_user, {7, 8}), 0);
   CHECK_EQ(c.lookup({1, 2, 3, 4, 5, 6, 7, 8}), 8);
-  c.cache.check_invariants(std::vector<NodeId>{long_user.node, short_user.node});
+  PrefixCacheCheck(c.cache).run(std::vector<NodeId>{long_user.node, short_user.node});
 }
 
 TEST(prefix_cache, a_shared_end_is_not_lengthened_in_place) {
@@ -83,9 +84,9 @@ TEST(prefix_cache, a_shared_end_is_not_lengthened_in_place) {
   c.extend(&a, {1, 2});
   User b = c.acquire({1, 2});
   c.extend(&a, {3, 4});
-  CHECK_EQ(c.cache.path_blocks(b.node), b.blocks);
+  CHECK_EQ(PrefixCacheCheck(c.cache).path_blocks(b.node), b.blocks);
   c.extend(&b, {5, 6});
-  c.cache.check_invariants(std::vector<NodeId>{a.node, b.node});
+  PrefixCacheCheck(c.cache).run(std::vector<NodeId>{a.node, b.node});
 }
 
 TEST(prefix_cache, pinned_blocks_are_not_evicted) {
@@ -100,7 +101,7 @@ TEST(prefix_cache, pinned_blocks_are_not_evicted) {
   c.cache.release(user.node);
   CHECK_EQ(c.cache.evict(10), 2);
   CHECK_EQ(c.pool.num_free(), c.pool.num_blocks());
-  c.cache.check_invariants({});
+  PrefixCacheCheck(c.cache).run({});
 }
 
 TEST(prefix_cache, evicts_the_least_recently_released_first_from_its_end) {
@@ -132,7 +133,7 @@ TEST(prefix_cache, unpin_shows_what_could_be_evicted_and_repin_undoes_it) {
   CHECK_EQ(c.cache.num_evictable_blocks(), 2);
   c.cache.repin(user.node);
   CHECK_EQ(c.cache.num_evictable_blocks(), 0);
-  c.cache.check_invariants(std::vector<NodeId>{user.node});
+  PrefixCacheCheck(c.cache).run(std::vector<NodeId>{user.node});
 }
 
 TEST(prefix_cache, catches_a_pin_given_up_twice) {
@@ -150,7 +151,7 @@ TEST(prefix_cache, salts_leave_no_trace_when_their_blocks_are_gone) {
     c.cache.evict(1);
   }
   CHECK_EQ(c.cache.num_blocks(), 0);
-  c.cache.check_invariants({});  // no roots left: a root of no use is a broken invariant
+  PrefixCacheCheck(c.cache).run({});  // no roots left: a root of no use is a broken invariant
 }
 
 TEST(prefix_cache, num_cached_blocks_changes_nothing) {

@@ -10,8 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "block_pool.h"
-#include "prefix_cache.h"
+#include "memory/block_pool.h"
+#include "memory/prefix_cache.h"
+#include "memory/prefix_cache_check.h"
 #include "testing.h"
 
 namespace hocket {
@@ -263,10 +264,10 @@ struct TwinTest : Cache {
     std::vector<NodeId> pins;
     for (const User& user : users) {
       pins.push_back(user.node);
-      CHECK_EQ(cache.path_blocks(user.node), user.blocks);
-      CHECK_EQ(cache.path_pending(user.node), twin.num_pending_on(user, 0));
+      CHECK_EQ(PrefixCacheCheck(cache).path_blocks(user.node), user.blocks);
+      CHECK_EQ(PrefixCacheCheck(cache).path_pending(user.node), twin.num_pending_on(user, 0));
     }
-    cache.check_invariants(pins);
+    PrefixCacheCheck(cache).run(pins);
     CHECK_EQ(cache.num_blocks(), twin.entries.size());
     CHECK_EQ(cache.num_evictable_blocks(), twin.num_evictable());
     CHECK_EQ(cache.num_valuable_evictable_blocks(), twin.num_valuable_evictable());

@@ -1,4 +1,4 @@
-#include "request.h"
+#include "requests/request.h"
 
 #include <limits>
 
@@ -76,11 +76,10 @@ TEST(request, slots_are_recycled_and_ids_found) {
 
 // ---- time ----
 
-RequestSpec timed(double arrival, double ttft_target, double itl_target) {
+RequestSpec timed(double arrival, const Targets& targets) {
   RequestSpec result = spec(1000);
   result.arrival_time = arrival;
-  result.ttft_target = ttft_target;
-  result.itl_target = itl_target;
+  result.targets = targets;
   return result;
 }
 
@@ -91,7 +90,7 @@ void sample(RequestTable* table, Slot slot, double now) {
 
 TEST(request, the_first_token_is_due_from_arrival_and_others_from_the_last) {
   RequestTable table;
-  const Slot slot = table.add(timed(10.0, 2.0, 0.5), 100);
+  const Slot slot = table.add(timed(10.0, {.ttft = 2.0, .itl = 0.5}), 100);
   CHECK_EQ(table.deadline(slot), 12.0);
   CHECK_EQ(table.pending_seconds(slot, 11.0), 1.0);
   sample(&table, slot, 11.5);
@@ -101,38 +100,70 @@ TEST(request, the_first_token_is_due_from_arrival_and_others_from_the_last) {
   CHECK_EQ(table.deadline(slot), 20.5);
 }
 
+TEST(request, cumulative_deadlines_count_from_when_the_first_token_was_due) {
+  RequestTable table;
+  const Slot slot = table.add(timed(10.0, {.ttft = 2.0, .tpot = 0.5}), 100);
+  CHECK_EQ(table.deadline(slot), 12.0);
+  sample(&table, slot, 10.5);  // early: that is its own
+  CHECK_EQ(table.cumulative_deadline(slot), 12.5);
+  sample(&table, slot, 10.75);
+  CHECK_EQ(table.cumulative_deadline(slot), 13.0);
+  CHECK_EQ(table.gap_deadline(slot), std::numeric_limits<double>::infinity());
+  CHECK_EQ(table.deadline(slot), 13.0);
+}
+
+TEST(request, without_a_ttft_target_cumulative_deadlines_count_from_the_first_token) {
+  RequestTable table;
+  const Slot slot = table.add(timed(10.0, {.tpot = 0.5}), 100);
+  CHECK_EQ(table.deadline(slot), std::numeric_limits<double>::infinity());
+  sample(&table, slot, 30.0);
+  CHECK(!table.delays[slot].is_late);
+  CHECK_EQ(table.deadline(slot), 30.5);
+  sample(&table, slot, 30.125);
+  CHECK_EQ(table.deadline(slot), 31.0);
+}
+
+TEST(request, the_tighter_of_the_two_deadlines_counts) {
+  RequestTable table;
+  const Slot slot = table.add(timed(10.0, {.ttft = 2.0, .itl = 1.0, .tpot = 0.5}), 100);
+  sample(&table, slot, 11.0);
+  CHECK_EQ(table.deadline(slot), 12.0);  // last token + ITL
+  sample(&table, slot, 12.5);
+  CHECK_EQ(table.deadline(slot), 13.0);  // arrival + TTFT + 2 TPOT
+}
+
 TEST(request, without_targets_nothing_is_due_and_nobody_is_late) {
   RequestTable table;
   const Slot slot = table.add(spec(1000), 100);
   CHECK_EQ(table.deadline(slot), std::numeric_limits<double>::infinity());
   for (int32_t i = 0; i < 50; ++i) sample(&table, slot, 1000.0 * i);
-  CHECK(!table.is_late[slot]);
+  CHECK(!table.delays[slot].is_late);
   CHECK_EQ(table.deadline(slot), std::numeric_limits<double>::infinity());
 }
 
 TEST(request, a_first_token_after_its_target_is_late_for_good) {
   RequestTable table;
-  const Slot timely = table.add(timed(10.0, 2.0, 100.0), 100);
+  const Slot timely = table.add(timed(10.0, {.ttft = 2.0, .itl = 100.0}), 100);
   sample(&table, timely, 12.0);  // just in time
-  CHECK(!table.is_late[timely]);
+  CHECK(!table.delays[timely].is_late);
   RequestTable other;
-  const Slot late = other.add(timed(10.0, 2.0, 100.0), 100);
+  const Slot late = other.add(timed(10.0, {.ttft = 2.0, .itl = 100.0}), 100);
   sample(&other, late, 12.25);
-  CHECK(other.is_late[late]);
+  CHECK(other.delays[late].is_late);
   sample(&other, late, 12.5);
-  CHECK(other.is_late[late]);
+  CHECK(other.delays[late].is_late);
 }
 
 // Lateness of a request whose gaps before the given output tokens exceed the target.
 bool is_late_after(int32_t num_output, const std::vector<int32_t>& late_before) {
   RequestTable table;
-  const Slot slot = table.add(timed(0.0, 1.0, 1.0), 2000);
+  const Slot slot = table.add(timed(0.0, {.ttft = 1.0, .itl = 1.0}), 2000);
   double now = 0.0;
   for (int32_t token = 1; token <= num_output; ++token) {
     now += std::ranges::count(late_before, token) > 0 ? 1.5 : 1.0;
     sample(&table, slot, now);
   }
-  return table.is_late[slot] != 0;
+  return table.delays[slot].is_late != 0;
 }
 
 TEST(request, one_long_gap_is_forgiven_and_another_in_every_hundred) {
@@ -145,18 +176,48 @@ TEST(request, one_long_gap_is_forgiven_and_another_in_every_hundred) {
   CHECK(is_late_after(199, {2, 100, 199}));
 }
 
+// Lateness of a request each of whose tokens is due one second after the one before, and comes so many seconds late.
+bool is_late_after(const std::vector<double>& lateness) {
+  RequestTable table;
+  const Slot slot = table.add(timed(0.0, {.ttft = 1.0, .tpot = 1.0}), 2000);
+  double due = 1.0;
+  for (const double late : lateness) sample(&table, slot, due++ + late);
+  return table.delays[slot].is_late;
+}
+
+TEST(request, tokens_behind_their_cumulative_deadlines_are_forgiven_as_long_gaps_are) {
+  CHECK(!is_late_after({-0.5, -0.75, 0.0}));
+  CHECK(!is_late_after({-0.5, 0.5, -0.5, 0.0}));  // a gap of two seconds, and it has caught up
+  CHECK(is_late_after({0.0, 0.5, 0.25}));         // no gap is as long, and it lags behind
+  std::vector<double> tokens(100, 0.0);
+  tokens[1] = tokens[99] = 0.5;
+  CHECK(!is_late_after(tokens));
+  tokens[50] = 0.5;
+  CHECK(is_late_after(tokens));
+}
+
+TEST(request, who_ran_ahead_may_pause_without_being_late_for_good) {
+  RequestTable table;
+  const Slot slot = table.add(timed(0.0, {.ttft = 1.0, .tpot = 1.0}), 2000);
+  for (int32_t i = 1; i <= 10; ++i) sample(&table, slot, 0.1 * i);
+  sample(&table, slot, 11.0);  // token 10 is due at 1 + 10
+  CHECK_EQ(table.delays[slot].num_late_tokens, 0);
+}
+
 TEST(request, a_recycled_slot_has_forgotten_who_it_was) {
   RequestTable table;
-  const Slot slot = table.add(timed(0.0, 1.0, 1.0), 100);
+  const Slot slot = table.add(timed(0.0, {.ttft = 1.0, .itl = 1.0, .tpot = 1.0}), 100);
   for (int32_t i = 1; i <= 4; ++i) sample(&table, slot, 10.0 * i);
-  CHECK(table.is_late[slot]);
+  CHECK(table.delays[slot].is_late);
   table.is_starved[slot] = 1;
   table.forget_id(slot);
   table.free(slot);
-  CHECK_EQ(table.add(timed(50.0, 1.0, 1.0), 100), slot);
-  CHECK(!table.is_late[slot]);
+  CHECK_EQ(table.add(timed(50.0, {.ttft = 1.0, .itl = 1.0}), 100), slot);
+  CHECK(!table.delays[slot].is_late);
   CHECK(!table.is_starved[slot]);
-  CHECK_EQ(table.num_late_gaps[slot], 0);
+  CHECK_EQ(table.delays[slot].num_late_gaps, 0);
+  CHECK_EQ(table.delays[slot].num_late_tokens, 0);
+  CHECK_EQ(table.deadline(slot), 51.0);
   CHECK_EQ(table.pending_seconds(slot, 51.0), 1.0);
   CHECK_EQ(table.num_saved_tokens[slot], 0);
 }

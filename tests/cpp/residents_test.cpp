@@ -1,4 +1,4 @@
-#include "residents.h"
+#include "stages/residents.h"
 
 #include "policy_world.h"
 #include "testing.h"
@@ -69,7 +69,7 @@ TEST(residents, a_request_is_past_its_target_once_it_cannot_make_up) {
   world.table.note_token(slot, 2.5);
   CHECK(!is_past_target(world.table, slot, 3.0));
   CHECK(is_past_target(world.table, slot, 3.1));  // its next gap is too long already
-  world.table.is_late[slot] = 1;
+  world.table.delays[slot].is_late = 1;
   CHECK(is_past_target(world.table, slot, 2.5));
 }
 
@@ -110,7 +110,6 @@ TEST(residents, the_first_of_equals_is_placed) {
   Residents residents(world.config);
   residents.begin(world.snapshot());
   for (const Slot slot : {a, b}) residents.add(world.snapshot(), slot, 1.0F, 0.0F, 0);
-  CHECK_EQ(residents.total_kv_units(), 12);
   CHECK_EQ(residents.solve(11).choices, (Choices{kKv, kSkip}));
   CHECK_EQ(residents.solve(12).choices, (Choices{kKv, kKv}));
   CHECK_EQ(residents.solve(-3).choices, (Choices{kSkip, kSkip}));
@@ -166,6 +165,32 @@ TEST(residents, who_must_be_scheduled_is_placed_whole_and_first) {
   residents.add(world.snapshot(), starving, 1.0F, 0.0F, KnapsackCandidates::kMustSchedule);
   CHECK_EQ(residents.solve(6).choices, (Choices{kSkip, kKv}));
   CHECK_EQ(residents.solve(9).choices, (Choices{kHidden, kKv}));
+}
+
+TEST(residents, who_is_found_to_starve_after_it_was_added_is_placed_whole_and_first) {
+  PolicyWorld world(hidden_config());
+  const Slot dense = world.waits("dense", prompt_of(40));
+  const Slot starving = world.waits("starving", prompt_of(40));
+  Residents residents(world.config);
+  residents.begin(world.snapshot());
+  residents.add(world.snapshot(), dense, 100.0F, 0.0F, 0);
+  residents.add(world.snapshot(), starving, 1.0F, 0.0F, 0);
+  residents.set_must_schedule(1);
+  CHECK_EQ(residents.solve(6).choices, (Choices{kSkip, kKv}));
+}
+
+TEST(residents, hidden_states_delay_those_who_are_no_candidates_too) {
+  PolicyWorld world(hidden_config());
+  LatencyCoefficients k;
+  k.hidden_token = 1e-3;  // seconds: 8 tokens' worth per unit of K and V, 6 units each
+  world.estimates.latency = LatencyModel(LatencyForm::kCorrected, k);
+  const Slot a = world.waits("a", prompt_of(40));
+  const Slot b = world.waits("b", prompt_of(40));
+  Residents residents(world.config);
+  residents.begin(world.snapshot());
+  for (const Slot slot : {a, b}) residents.add(world.snapshot(), slot, 1.0F, 0.0F, 0);
+  CHECK_EQ(residents.solve(6).choices, (Choices{kHidden, kHidden}));
+  CHECK_EQ(residents.solve(6, /*num_delayed=*/40).choices, (Choices{kKv, kSkip}));
 }
 
 TEST(residents, what_is_past_its_target_counts_next_to_nothing) {

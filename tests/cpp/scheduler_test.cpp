@@ -1,9 +1,9 @@
-#include "scheduler.h"
+#include "scheduler/scheduler.h"
 
 #include <cmath>
 #include <numeric>
 
-#include "check.h"
+#include "base/check.h"
 #include "fake_engine.h"
 #include "policy_world.h"
 #include "testing.h"
@@ -176,8 +176,25 @@ TEST(scheduler, schedule_and_commit_alternate) {
   CHECK_THROWS(scheduler.schedule(0.0), CoreError);
   CHECK_THROWS(scheduler.commit({}, 0.0), CoreError);
   CHECK_THROWS(scheduler.commit(Tokens{1, 2}, 0.0), CoreError);
-  CHECK_THROWS(scheduler.commit(Tokens{-1}, 0.0), CoreError);
+  CHECK_THROWS(scheduler.commit(Tokens{-2}, 0.0), CoreError);
   CHECK_EQ(scheduler.commit(Tokens{1}, 0.0).token_ids, (Tokens{1}));
+}
+
+TEST(scheduler, a_request_without_a_token_fails_alone_and_shares_nothing_of_its_step) {
+  FakeEngine engine(config_of(64));
+  engine.add(1, prompt_of(20), 5);
+  bool is_first = true;
+  engine.fails_sample = [&] { return std::exchange(is_first, false); };
+  engine.add(2, prompt_of(20, 100), 5);
+  engine.run();
+  CHECK_EQ(engine.requests.at(1).reason, FinishReason::kError);
+  CHECK_EQ(engine.requests.at(2).reason, FinishReason::kLength);
+  CHECK_EQ(engine.scheduler.stats().counters.num_finished[static_cast<size_t>(FinishReason::kError)], 1);
+  engine.add(3, prompt_of(20), 5);
+  engine.add(4, prompt_of(20, 100), 5);
+  engine.run();
+  CHECK_EQ(engine.requests.at(3).num_cached_tokens, 0);
+  CHECK(engine.requests.at(4).num_cached_tokens > 0);
 }
 
 TEST(scheduler, a_decode_keeps_its_place) {
@@ -451,8 +468,7 @@ TEST(scheduler, every_policy_schedules_something_as_long_as_there_is_work) {
       spec.id = id;
       spec.max_tokens = 12;
       spec.request_class = static_cast<int32_t>(id % 3);
-      spec.ttft_target = 0.1;
-      spec.itl_target = 0.1;
+      spec.targets = {.ttft = 0.1, .itl = 0.1};
       engine.add(spec, prompt_of(20, 100 * static_cast<int32_t>(id)));
     }
     engine.run(/*max_steps=*/200);  // FakeEngine checks that no plan is empty
@@ -531,7 +547,6 @@ TEST(scheduler, statistics_count_what_happened) {
   engine.add(2, prompt_of(6, 100), 2);
   auto stats = engine.scheduler.stats();
   CHECK_EQ(stats.num_waiting, (std::vector<int64_t>{1, 1, 0}));
-  CHECK_EQ(stats.num_waiting_tokens, 16);
   engine.step();
   stats = engine.scheduler.stats();
   CHECK_EQ(stats.num_running, (std::vector<int64_t>{1, 1, 0}));

@@ -1,7 +1,9 @@
 // Sessions: an announced request finds its cache on the device, and what is announced is in nobody's way.
 
+#include <random>
+
 #include "fake_engine.h"
-#include "session_table.h"
+#include "sessions/session_table.h"
 #include "testing.h"
 
 namespace hocket {
@@ -58,7 +60,7 @@ TEST(session, a_lease_is_evicted_last_and_ends_in_time) {
   FakeEngine engine(session_config(30));
   engine.add(1, "s", prompt(1, 41), 1);
   engine.run();
-  const SessionReport report = engine.advise("s", AdvisoryEvent::kTyping, 50.0);
+  const SessionState report = engine.advise("s", AdvisoryEvent::kTyping, 50.0);
   CHECK_EQ(report.action, SessionAction::kPin);
   CHECK_EQ(report.num_tokens, 41);
   CHECK_EQ(report.tier_tokens[0], 40);
@@ -113,7 +115,7 @@ TEST(session, an_announcement_brings_the_cache_back_from_the_host) {
   flood(&engine, 70, 10);
   engine.settle();
   CHECK_EQ(engine.advise("s", AdvisoryEvent::kQuery).tier_tokens[0], 0);
-  const SessionReport report = engine.advise("s", AdvisoryEvent::kTyping);
+  const SessionState report = engine.advise("s", AdvisoryEvent::kTyping);
   CHECK_EQ(report.action, SessionAction::kPrefetch);
   CHECK_EQ(report.tier_tokens[1], 40);
   engine.settle();
@@ -197,8 +199,184 @@ TEST(session, the_table_forgets_the_session_used_least_recently) {
   const SessionId a = table.add({"t", "", "a"});
   const SessionId b = table.add({"t", "", "b"});
   CHECK_EQ(table.find({"t", "", "a"}), a);
-  CHECK_EQ(table.least_recent_if_full(), b);
+  CHECK_EQ(table.least_recent_if_full({"t", "", "c"}), b);
   table.check_invariants();
+}
+
+SessionId add_making_room(SessionTable* table, const SessionName& name) {
+  if (const SessionId gone = table->least_recent_if_full(name); gone != kNone) table->remove(gone);
+  const SessionId id = table->add(name);
+  table->check_invariants();
+  return id;
+}
+
+TEST(session, a_tenant_with_many_sessions_drives_out_its_own) {
+  SessionTable table(64);
+  const SessionId alice = add_making_room(&table, {"alice", "", "a"});
+  for (int32_t i = 0; i < 200; ++i) add_making_room(&table, {"bob", "", std::to_string(i)});
+  CHECK_EQ(table.size(), 64);
+  CHECK_EQ(table.find({"alice", "", "a"}), alice);
+  CHECK_EQ(table.find({"bob", "", "136"}), kNone);  // 63 are left of his
+  CHECK(table.find({"bob", "", "137"}) != kNone);
+}
+
+TEST(session, a_tenant_over_its_share_gives_way_first_until_shares_are_equal) {
+  SessionTable table(12);
+  for (int32_t i = 0; i < 12; ++i) add_making_room(&table, {"bob", "", std::to_string(i)});
+  for (int32_t i = 0; i < 20; ++i) {
+    add_making_room(&table, {"alice", "", std::to_string(i)});
+    add_making_room(&table, {"carol", "", std::to_string(i)});
+  }
+  for (const std::string_view tenant : {"alice", "bob", "carol"}) {
+    int32_t num_known = 0;
+    for (int32_t i = 0; i < 20; ++i) num_known += table.find({tenant, "", std::to_string(i)}) != kNone;
+    CHECK_EQ(num_known, 4);
+  }
+  CHECK(table.find({"bob", "", "7"}) == kNone && table.find({"bob", "", "8"}) != kNone);
+}
+
+// Against a list of (tenant, last use) per session.
+TEST(session, the_table_forgets_as_a_plain_list_says) {
+  std::mt19937 random(5);
+  for (int32_t round = 0; round < 30; ++round) {
+    const int32_t max_size = 1 + static_cast<int32_t>(random() % 9);
+    SessionTable table(max_size);
+    std::vector<std::pair<std::string, std::string>> known;  // in the order of use
+    const auto count = [&](const std::string& tenant) {
+      return std::ranges::count_if(known, [&](const auto& session) { return session.first == tenant; });
+    };
+    for (int32_t i = 0; i < 200; ++i) {
+      const std::pair name{std::string(1, static_cast<char>('a' + random() % 4)), std::to_string(random() % 6)};
+      const auto place = std::ranges::find(known, name);
+      CHECK_EQ(table.find({name.first, "", name.second}) != kNone, place != known.end());
+      if (place != known.end()) {
+        known.erase(place);
+      } else {
+        if (std::ssize(known) == max_size) {
+          int64_t most = 0;
+          for (const auto& session : known) most = std::max<int64_t>(most, count(session.first));
+          const bool is_own = count(name.first) == most;
+          known.erase(std::ranges::find_if(known, [&](const auto& session) {
+            return is_own ? session.first == name.first : count(session.first) == most;
+          }));
+        }
+        add_making_room(&table, {name.first, "", name.second});
+      }
+      known.push_back(name);
+      table.check_invariants();
+    }
+  }
+}
+
+TEST(session, thousands_of_anothers_sessions_leave_a_tenants_announcement_alone) {
+  SchedulerConfig config = session_config(60);
+  config.max_num_sessions = 16;
+  FakeEngine engine(config);
+  const auto add = [&](uint64_t id, const std::string& tenant, const std::string& session) {
+    RequestSpec spec;
+    spec.id = id;
+    spec.max_tokens = 1;
+    spec.arrival_time = engine.now;
+    spec.tenant = tenant;
+    spec.session_id = session;
+    CHECK_EQ(engine.add(spec, prompt(static_cast<int32_t>(id), 9)), AddStatus::kOk);
+    engine.run();
+  };
+  add(1, "alice", "s");
+  CHECK(engine.scheduler.advise({{"alice", "", "s"}, AdvisoryEvent::kTyping, 1e6, {}}, engine.now).is_known);
+  for (uint64_t i = 0; i < 100; ++i) add(2 + i, "bob", std::to_string(i));
+  CHECK(engine.scheduler.advise({{"alice", "", "s"}, AdvisoryEvent::kQuery, 0, {}}, engine.now).is_known);
+  CHECK_EQ(engine.scheduler.stats().num_leases, 1);
+  CHECK_EQ(engine.scheduler.stats().num_sessions, 16);
+}
+
+SessionName named(const char* id) { return {"", "", id}; }
+
+TEST(session, a_session_of_an_earlier_life_finds_its_cache_on_the_disk) {
+  SchedulerConfig config = session_config(20, 30);
+  config.enable_disk = true;
+  FakeEngine before(config);
+  before.add(1, "s", prompt(1, 41), 1);
+  before.run();
+  before.settle();
+  FakeEngine engine(config);
+  engine.take_disk(before);
+  CHECK(!engine.advise("s", AdvisoryEvent::kTyping).is_known);
+  CHECK(engine.scheduler.remember_session(named("s"), before.scheduler.session_tokens(named("s"))));
+  const SessionState report = engine.advise("s", AdvisoryEvent::kTyping);
+  CHECK_EQ(report.action, SessionAction::kPrefetch);
+  CHECK_EQ(report.num_tokens, 41);
+  CHECK_EQ(report.tier_tokens[2], 40);
+  engine.settle();
+  CHECK_EQ(engine.advise("s", AdvisoryEvent::kQuery).tier_tokens[0], 40);
+  Tokens next = prompt(1, 41);
+  next.insert(next.end(), {7, 7, 7, 7});
+  engine.add(2, "s", next, 1);
+  engine.run();
+  CHECK_EQ(engine.requests.at(2).num_cached_tokens, 40);
+  CHECK_EQ(engine.num_fetched, 10);
+  CHECK_EQ(engine.scheduler.session_tokens(named("s")).size(), 45);
+}
+
+TEST(session, what_no_request_could_have_computed_is_not_remembered) {
+  SchedulerConfig config = session_config(10);
+  const auto remembers = [&](const char* id, const Tokens& tokens) {
+    FakeEngine engine(config);
+    const bool is_known = engine.scheduler.remember_session(named(id), tokens);
+    CHECK_EQ(engine.scheduler.stats().num_sessions, int64_t{is_known});
+    engine.scheduler.check_invariants();
+    return is_known;
+  };
+  CHECK(!remembers("", prompt(1, 9)));
+  CHECK(!remembers("s", {}));
+  CHECK(!remembers("s", {1, -1, 2}));
+  CHECK(!remembers("s", prompt(1, 40)));
+  CHECK(remembers("s", prompt(1, 39)));
+  config.max_model_len = 80;  // the pool has 40
+  CHECK(!remembers("s", prompt(1, 40)));
+  CHECK(remembers("s", prompt(1, 39)));
+}
+
+TEST(session, a_known_session_is_not_remembered_anew) {
+  FakeEngine engine(session_config(20));
+  engine.add(1, "s", prompt(1, 9), 1);
+  engine.run();
+  CHECK(!engine.scheduler.remember_session(named("s"), prompt(500, 20)));
+  CHECK_EQ(engine.scheduler.session_tokens(named("s")).size(), 9);
+}
+
+TEST(session, reading_a_sessions_tokens_is_no_use_of_it) {
+  SchedulerConfig config = session_config(20);
+  config.max_num_sessions = 2;
+  FakeEngine engine(config);
+  engine.add(1, "old", prompt(1, 9), 1);
+  engine.run();
+  engine.add(2, "new", prompt(100, 10), 1);
+  engine.run();
+  CHECK_EQ(engine.scheduler.session_tokens(named("old")).size(), 9);
+  CHECK(engine.scheduler.session_tokens({"tenant", "", "old"}).empty());
+  engine.add(3, "third", prompt(200, 9), 1);
+  CHECK(engine.scheduler.session_tokens(named("third")).empty());  // none of its requests has ended
+  engine.run();
+  CHECK(engine.scheduler.session_tokens(named("old")).empty());
+  CHECK_EQ(engine.scheduler.session_tokens(named("new")).size(), 10);
+}
+
+TEST(session, remembered_sessions_follow_the_tables_rule) {
+  SchedulerConfig config = session_config(20);
+  config.max_num_sessions = 4;
+  FakeEngine engine(config);
+  CHECK(engine.scheduler.remember_session({"alice", "", "s"}, prompt(1, 9)));
+  engine.scheduler.advise({{"alice", "", "s"}, AdvisoryEvent::kTyping, 1e6, {}}, engine.now);
+  for (int32_t i = 0; i < 10; ++i) {
+    CHECK(engine.scheduler.remember_session({"bob", "", std::to_string(i)}, prompt(100 * i, 9)));
+    engine.scheduler.check_invariants();
+  }
+  CHECK_EQ(engine.scheduler.stats().num_sessions, 4);
+  CHECK_EQ(engine.scheduler.stats().num_leases, 1);
+  CHECK(!engine.scheduler.session_tokens({"alice", "", "s"}).empty());
+  CHECK(engine.scheduler.session_tokens({"bob", "", "6"}).empty());
+  CHECK(!engine.scheduler.session_tokens({"bob", "", "7"}).empty());
 }
 
 }  // namespace

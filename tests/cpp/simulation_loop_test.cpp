@@ -1,11 +1,11 @@
-#include "simulation_loop.h"
+#include "simulation/simulation_loop.h"
 
 #include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <vector>
 
-#include "plan_features.h"
+#include "offline/plan_features.h"
 #include "testing.h"
 
 namespace hocket {
@@ -34,7 +34,9 @@ struct Columns {
   }
 
   SimulatedRequests requests() const {
-    return {arrival_s, follows, num_outputs, classes, priorities, targets, targets, {offsets, streams, ends, streams}};
+    return {arrival_s, follows,    num_outputs,
+            classes,   priorities, targets,
+            targets,   targets,    {offsets, streams, ends, streams}};
   }
 };
 

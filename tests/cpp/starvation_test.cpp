@@ -157,6 +157,7 @@ RequestOf random_request(Random* random, int32_t one_in, bool has_targets) {
   if (has_targets) {
     request.ttft_target = 0.5 * random->between(1, 6);
     request.itl_target = 0.05 * random->between(1, 4);
+    if (random->between(0, 1)) request.tpot_target = 0.05 * random->between(1, 4);
   }
   return request;
 }
@@ -255,6 +256,7 @@ TEST(starvation, the_first_row_to_be_free_is_for_the_oldest) {
       SchedulerConfig config = random_config(policy, seed);
       config.max_num_seqs = 3 + static_cast<int32_t>(seed) / 2;
       config.num_units = 2 * 400;  // rows are what is short
+      config.max_wait_ms = 500;    // in order of arrival nobody waits for long
       TimedEngine engine(config);
       const Overload overload = random_overload(config, &engine, seed);
       std::set<uint64_t> seated;

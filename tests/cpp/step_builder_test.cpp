@@ -1,4 +1,4 @@
-#include "step_builder.h"
+#include "stages/step_builder.h"
 
 #include <optional>
 #include <random>

@@ -1,4 +1,4 @@
-#include "step_margin.h"
+#include "estimates/step_margin.h"
 
 #include <cmath>
 

@@ -1,12 +1,14 @@
 // Host and disk: what was computed once comes back, whatever happened to the device; and never anything else.
 
+#include "tiers/tiers.h"
+
 #include <cmath>
 #include <random>
 
-#include "block_key.h"
+#include "base/block_key.h"
 #include "fake_engine.h"
 #include "testing.h"
-#include "tier_index.h"
+#include "tiers/tier_index.h"
 
 namespace hocket {
 namespace {
@@ -95,6 +97,18 @@ TEST(tiers, the_index_drops_the_least_recently_used_copy_that_nobody_reads) {
   index.check_invariants();
 }
 
+TEST(tiers, a_restore_goes_from_the_disk_to_the_host_once_and_from_there_to_the_device) {
+  const Tiers::Extent on_disk{.num_blocks = 3, .num_on_host = 0}, some{.num_blocks = 3, .num_on_host = 1};
+  const Tiers::Extent on_host{.num_blocks = 3, .num_on_host = 3}, nothing{};
+  const auto is_way = [](const Tiers::Extent& found, int32_t num_restores, RestoreWay way) {
+    return Tiers::next_way(found, num_restores) == way;
+  };
+  CHECK(is_way(on_disk, 0, RestoreWay::kFetch) && is_way(some, 0, RestoreWay::kFetch));
+  CHECK(is_way(on_disk, 1, RestoreWay::kNone) && is_way(some, 1, RestoreWay::kLoad));
+  CHECK(is_way(on_host, 0, RestoreWay::kLoad) && is_way(on_host, 1, RestoreWay::kLoad));
+  CHECK(is_way(on_host, Tiers::kMaxRestores, RestoreWay::kNone) && is_way(nothing, 0, RestoreWay::kNone));
+}
+
 TEST(tiers, what_the_device_evicted_comes_back_from_the_host) {
   FakeEngine engine(tier_config(10, 100));
   engine.add(1, prompt(1, 30), 1);
@@ -105,6 +119,28 @@ TEST(tiers, what_the_device_evicted_comes_back_from_the_host) {
   CHECK_EQ(engine.requests.at(2).num_cached_tokens, 28);
   CHECK_EQ(counters(engine).num_hit_tokens[1], 28);
   CHECK_EQ(engine.num_loaded, 7);
+}
+
+// What it found in the cache is saved, too: it could not come back without.
+TEST(tiers, where_only_sessions_are_saved_others_cost_nothing) {
+  SchedulerConfig config = tier_config(10, 100);
+  config.save_sessions_only = true;
+  FakeEngine engine(config);
+  engine.add(1, prompt(1, 14), 1);
+  engine.run();
+  flood(&engine, 10, 10);
+  CHECK_EQ(engine.scheduler.stats().tiers.num_saved_blocks, 0);
+  engine.add(2, prompt(1, 14), 1);
+  engine.run();
+  CHECK_EQ(counters(engine).num_hit_tokens[1], 0);
+  engine.add(3, "chat", prompt(1, 30), 1);
+  engine.run();
+  engine.settle();
+  CHECK_EQ(engine.scheduler.stats().tiers.num_saved_blocks, 7);
+  flood(&engine, 10, 20);
+  engine.add(4, "chat", prompt(1, 30), 1);
+  engine.run();
+  CHECK_EQ(counters(engine).num_hit_tokens[1], 28);
 }
 
 TEST(tiers, others_run_while_a_request_is_restored) {
@@ -144,7 +180,7 @@ TEST(tiers, a_request_on_an_idle_engine_is_computed_while_its_blocks_land) {
   flood(&engine, 10, 10);
   engine.add(2, prompt(1, 30), 1);
   const BatchPlan plan = engine.step();
-  CHECK_EQ(plan.num_step_loads, 7);
+  CHECK_EQ(plan.moves.num_step_loads, 7);
   CHECK_EQ(plan.num_tokens(), 2);
   CHECK_EQ(engine.output(2).size(), 1);
   CHECK_EQ(engine.requests.at(2).num_cached_tokens, 28);
@@ -167,7 +203,7 @@ TEST(tiers, others_do_not_wait_for_copies_that_take_longer_than_their_step) {
     engine.add(2, prompt(1, 30), 1);
     const BatchPlan plan = engine.step();
     CHECK_EQ(plan.num_seqs(), bytes_per_second == 1e6 ? 2 : 1);
-    CHECK_EQ(plan.num_step_loads, bytes_per_second == 1e6 ? 7 : 0);
+    CHECK_EQ(plan.moves.num_step_loads, bytes_per_second == 1e6 ? 7 : 0);
     engine.run();
     CHECK_EQ(engine.requests.at(2).num_cached_tokens, 28);
   }

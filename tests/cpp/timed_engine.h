@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fake_engine.h"
-#include "plan_features.h"
+#include "offline/plan_features.h"
 #include "policy_world.h"
 
 namespace hocket::testing {
@@ -45,7 +45,12 @@ class TimedEngine {
   std::map<uint64_t, RequestOf> specs;  // of what was accepted, by id
 
   // The request arrives now, no two at once. Its prompt is its own unless its first token says otherwise.
-  uint64_t add(RequestOf request) {
+  uint64_t add(const RequestOf& request) {
+    CHECK_EQ(offer(request), AddStatus::kOk);
+    return last_id();
+  }
+
+  AddStatus offer(RequestOf request) {
     const uint64_t id = next_id_++;
     request.arrival = last_arrival_ = std::max(engine.now, last_arrival_ + 1e-5);
     RequestSpec spec;
@@ -54,16 +59,17 @@ class TimedEngine {
     spec.priority = request.priority;
     spec.request_class = request.request_class;
     spec.arrival_time = request.arrival;
-    spec.ttft_target = request.ttft_target;
-    spec.itl_target = request.itl_target;
+    spec.targets = request.targets();
+    spec.tenant = request.tenant;
     Tokens prompt(request.num_prompt);
     for (int32_t i = 0; i < request.num_prompt; ++i) {
       prompt[i] = request.first_token == 1 ? static_cast<int32_t>(1000 * id) + i : request.first_token + i;
     }
-    CHECK_EQ(engine.add(spec, prompt), AddStatus::kOk);
-    specs[id] = request;
-    return id;
+    const AddStatus status = engine.add(spec, prompt);
+    if (status == AddStatus::kOk) specs[id] = request;
+    return status;
   }
+  uint64_t last_id() const { return next_id_ - 1; }
 
   Event step() {
     Event event;

@@ -1,8 +1,8 @@
-#include "unit_pool.h"
+#include "memory/unit_pool.h"
 
 #include <set>
 
-#include "check.h"
+#include "base/check.h"
 #include "testing.h"
 
 namespace hocket {

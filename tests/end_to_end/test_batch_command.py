@@ -14,7 +14,7 @@ import pytest
 
 from fakes.served import Server, serving
 from gateway.cli.main import main
-from gateway.standard_webhooks import WebhookSecret, verify
+from gateway.config.standard_webhooks import WebhookSecret, verify
 from hocket import Client
 
 SECRET = "whsec_" + b64encode(secrets.token_bytes(32)).decode()

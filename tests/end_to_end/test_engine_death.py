@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import aiohttp
 import openai
+import psutil
 import pytest
 
 from fakes.eventually import eventually
@@ -64,3 +66,40 @@ async def test_killed_engine_is_started_again(tmp_path: Path) -> None:
         await eventually(lambda: server.health() == 200, seconds=60)
         assert server.engine.pid != first.pid
         assert client.completions.create(model=server.model, prompt="Hello").choices[0].finish_reason
+
+
+async def test_hung_engine_is_killed_and_started_again(tmp_path: Path) -> None:
+    with serving(tmp_path, "--engine-timeout-ms", "1500") as server:
+        first = server.engine
+        async with aiohttp.ClientSession() as session:
+            stream = await session.post(f"{server.url}/v1/chat/completions", json=BODY | {"stream": True})
+            await stream.content.readuntil(b"\n\n")
+            first.suspend()
+            events = parse_events(await stream.text())
+        assert "hung" in events[-1]["error"]["message"]
+        await eventually(lambda: server.metric("hocket_engine_restarts_total") == 1, seconds=60)
+        await eventually(lambda: server.health() == 200, seconds=60)
+        assert not first.is_running()
+        assert "hung" in server.log()
+
+
+def test_a_gateway_that_was_stopped_blames_no_engine(tmp_path: Path) -> None:
+    with serving(tmp_path, "--engine-timeout-ms", "400") as server:
+        first, gateway = server.engine, psutil.Process(server.process.pid)
+        gateway.suspend()
+        time.sleep(2.0)  # several limits, which pass for the engine and not for the gateway
+        gateway.resume()
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+            assert client.completions.create(model=server.model, prompt="Hello").choices
+        assert server.engine.pid == first.pid
+        assert server.metric("hocket_engine_restarts_total") == 0
+
+
+async def test_a_killed_gateway_leaves_no_folder_behind(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        engine = server.engine
+        folder = Path(engine.cmdline()[-1].removeprefix("ipc://")).parent
+        assert folder.is_dir()
+        server.process.kill()
+        await eventually(lambda: not engine.is_running(), seconds=60)
+        assert not folder.exists()

@@ -17,7 +17,7 @@ import pytest
 from fakes.served import Server, serving_fake
 
 NUM_ROWS, ROW_BYTES = 15_000, 4096  # 60 MB
-MAX_GROWTH_BYTES = 40 * 2**20  # less than the file; bench/offline_upload.py measures 50,000 rows
+MAX_GROWTH_BYTES = 40 * 2**20  # less than the file; bench/run/gateway/offline_upload.py measures 50,000 rows
 CHAT = "/v1/chat/completions"
 
 

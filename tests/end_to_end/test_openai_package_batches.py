@@ -139,9 +139,20 @@ def test_errors_are_the_packages_own(client: openai.OpenAI, other: openai.OpenAI
         client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window=wrong)
     assert window.value.param == "completion_window"
     with pytest.raises(openai.BadRequestError) as endpoint:
-        client.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+        client.batches.create(input_file_id=file.id, endpoint="/v1/images", completion_window="24h")
     assert endpoint.value.param == "endpoint"
     with pytest.raises(openai.NotFoundError):
         client.batches.create(input_file_id="file-none", endpoint=CHAT, completion_window="24h")
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="wrong").files.list()
+
+
+def test_rows_of_responses(client: openai.OpenAI, server: Server) -> None:
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"input": "Hi", "max_output_tokens": 4}}
+    file = client.files.create(file=("rows.jsonl", json.dumps(line).encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
+    batch = until(client, batch, has_ended)
+    assert batch.output_file_id is not None, batch
+    result = json.loads(client.files.content(batch.output_file_id).text)["response"]["body"]
+    assert (result["object"], result["usage"]["output_tokens"] <= 4) == ("response", True)
+    assert result["output"][0]["type"] == "message"

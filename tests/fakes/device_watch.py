@@ -20,7 +20,7 @@ _WAITING = {
     Tensor.__index__, Tensor.nonzero, Tensor.masked_select, Tensor.unique, torch.nonzero, torch.masked_select,
     torch.unique, torch.tensor, torch.as_tensor, torch.argwhere, torch.equal, Tensor.equal, Tensor.repeat_interleave,
 }  # fmt: skip
-_DOOR = "worker/staging.py"  # where waiting and copying is meant
+_DOOR = "worker/batch/staging.py"  # where waiting and copying is meant
 
 
 class DeviceWatch(TorchFunctionMode):

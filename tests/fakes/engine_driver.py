@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from schedcore.config import EngineConfig
-from schedcore.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
-from worker.engine import Engine
-from worker.engine_process import build_engine
+from schedcore.api.config import EngineConfig
+from schedcore.api.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
+from worker.process.engine import Engine
+from worker.process.engine_process import build_engine
 
 GATEWAY = b"gateway"
 GREEDY = SamplingParams(temperature=0.0)
@@ -25,6 +25,7 @@ def make_engine(folder: Path, **settings: Any) -> Engine:
         "num_threads": 1,
         "max_num_seqs": 16,
         "cache_memory_bytes": 8 << 20,
+        "host_cache_bytes": 0,
     }
     return build_engine(EngineConfig(model=str(folder), **{**defaults, **settings}), time.monotonic())[0]
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable, Sequence
 
 from fakes.byte_tokenizer import END, VOCAB_SIZE
 from fakes.fake_sessions import FakeSessions
-from gateway.delta_stream import DeltaRouter, DeltaStream
-from gateway.engine_client import EngineDeadError
-from gateway.session_answers import SessionAnswers
-from schedcore.types import (
+from gateway.engine.delta_stream import DeltaRouter, DeltaStream
+from gateway.engine.engine_answers import EngineAnswers
+from gateway.engine.engine_client import EngineDeadError
+from schedcore.api.types import (
     Advisory,
+    CacheReset,
     EngineError,
     EngineInfo,
     EngineRequest,
@@ -39,6 +41,7 @@ INFO = EngineInfo(
     max_num_batched_tokens=2048,
     policy="fcfs",
     startup_seconds=0.0,
+    has_grammars=True,
 )
 
 
@@ -92,7 +95,6 @@ class FakeSteps:
         return EngineStats(
             num_running=running,
             num_waiting=[0] * len(RequestClass),
-            num_waiting_tokens=0,
             num_units=INFO.num_units,
             num_free_units=INFO.num_units - self.num_open,
             num_cached_units=0,
@@ -132,21 +134,34 @@ class FakeSteps:
             reason,
             stop_token_id,
             num_cached_tokens=0,
-            logprobs=_logprobs(token_ids, request.sampling.num_logprobs),
+            logprobs=_logprobs(token_ids, request.sampling.num_logprobs, request.sampling.logprob_token_ids),
+            vector=_vector(request),
             prompt_logprobs=_prompt_logprobs(request) if position == 0 else None,
         )
 
 
-def _logprobs(token_ids: Sequence[int], num: int | None) -> list[TokenLogprobs] | None:
-    """The token itself is the likeliest, its successors by id follow."""
+def _logprobs(token_ids: Sequence[int], num: int | None, named: Sequence[int] = ()) -> list[TokenLogprobs] | None:
+    """The token itself is the likeliest, its successors by id follow, or those that were named."""
     if num is None:
         return None
+    if named:
+        return [TokenLogprobs(t, -0.25, 1, [(i, -1.0 - i) for i in named]) for t in token_ids]
     return [TokenLogprobs(t, -0.25, 1, [((t + i) % VOCAB_SIZE, -0.25 - i) for i in range(num)]) for t in token_ids]
 
 
 def _prompt_logprobs(request: EngineRequest) -> list[TokenLogprobs | None] | None:
     entries = _logprobs(request.prompt_token_ids, request.sampling.num_prompt_logprobs)
     return None if entries is None else [None, *entries[1:]]
+
+
+def _vector(request: EngineRequest) -> bytes | None:
+    """How often each of the letters a to h is in the prompt."""
+    if request.pooling is None:
+        return None
+    counts = [float(request.prompt_token_ids.count(ord(letter))) for letter in "abcdefgh"]
+    counts = counts[: request.pooling.num_dimensions]
+    length = (sum(x * x for x in counts) ** 0.5 if request.pooling.is_normalized else 1.0) or 1.0
+    return array("f", [x / length for x in counts]).tobytes()
 
 
 class FakeEngine:
@@ -162,9 +177,10 @@ class FakeEngine:
         self.sessions = FakeSessions()
         self.advise_seconds = 60.0
         self.answers_advisories = True  # False: they wait until it dies
-        self._answers = SessionAnswers()
+        self._answers = EngineAnswers[SessionState]()
         self.refusal: EngineError | None = None  # of every request from now on
         self.info_to_be = INFO
+        self.num_cached_blocks: int | None = 5
         self._steps = FakeSteps(script, tokens_per_step)
         self._router = DeltaRouter(self._abort)
         self._is_manual = is_manual
@@ -186,6 +202,10 @@ class FakeEngine:
     @property
     def death(self) -> str | None:
         return self._death
+
+    @property
+    def trouble(self) -> str | None:
+        return None
 
     @property
     def num_open(self) -> int:
@@ -235,6 +255,10 @@ class FakeEngine:
         if not self.answers_advisories:
             return await self._answers.wait_for(advisory.request_id, self.advise_seconds)
         return self.sessions.advise(advisory)
+
+    async def reset_prefix_cache(self, request_id: int) -> CacheReset:
+        self._check_alive()
+        return CacheReset(request_id, self.num_cached_blocks)
 
     def stats(self) -> EngineStats | None:
         return self._steps.stats()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedcore.types import Advisory, AdvisoryEvent, EngineRequest, SessionAction, SessionState
+from schedcore.api.types import Advisory, AdvisoryEvent, EngineRequest, SessionAction, SessionState
 
 BYTES_PER_TOKEN = 100
 LEASE_MS = 30_000.0
@@ -30,6 +30,7 @@ class FakeSessions:
         if key not in self._num_tokens:
             return SessionState(advisory.request_id, is_known=False)
         num_tokens, action = self._num_tokens[key], _ACTIONS[advisory.event]
+        num_cached = num_tokens  # the rest of a draft is computed
         if advisory.draft_token_ids:
             num_tokens, action = len(advisory.draft_token_ids), SessionAction.DRAFT_PREFILL
         if advisory.event is AdvisoryEvent.RELEASE:
@@ -39,7 +40,7 @@ class FakeSessions:
             advisory.request_id,
             is_known=True,
             num_tokens=num_tokens,
-            tier_tokens=[num_tokens, 0, 0],
+            tier_tokens=[num_cached, 0, 0],
             tier_bytes=[num_tokens * BYTES_PER_TOKEN, 0, 0],
             action=action,
             lease_ms=(advisory.lease_ms or LEASE_MS) if holds else None,

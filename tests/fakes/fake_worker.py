@@ -14,10 +14,10 @@ import msgspec
 
 from fakes.fake_engine import INFO, FakeSteps
 from fakes.fake_sessions import FakeSessions
-from schedcore import wire
-from schedcore.config import EngineConfig
-from schedcore.types import TokenDelta
-from worker.gateway_link import GatewayLink
+from schedcore.api import wire
+from schedcore.api.config import EngineConfig
+from schedcore.api.types import CacheReset, TokenDelta
+from schedcore.serving.gateway_link import GatewayLink
 
 STEPS_BETWEEN_STATS = 50
 
@@ -55,8 +55,12 @@ class FakeWorker:
                 self._sessions.note(request)
             case wire.Advise(advisory) if self._mode != "deaf":
                 self._link.send(self._gateway, wire.Session(self._sessions.advise(advisory)))
+            case wire.ResetCache(request_id):
+                self._link.send(self._gateway, wire.Reset(CacheReset(request_id, 3)))
             case wire.Abort(request_id):
                 self._say(self._steps.abort(request_id))
+            case wire.Ping():
+                self._link.send(self._gateway, wire.Pong())
             case wire.Shutdown():
                 self._say(self._steps.abort_all())
                 self._is_stopped = True

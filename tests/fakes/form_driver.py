@@ -2,7 +2,7 @@
 
 It keeps requests as K and V or as hidden states, with any number of first blocks uncached, changes both in the middle
 of a request, shares prefixes, preempts, and cuts prompts and decodes into steps as it likes. What its plans mean is
-written in cpp/core/batch_plan.h; the core could have made every one of them. Memory that is free holds NaN.
+written in cpp/core/base/batch_plan.h; the core could have made every one of them. Memory that is free holds NaN.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from schedcore.types import EngineRequest
-from worker.host_tier import HostTier
-from worker.model_runner import ModelRunner
-from worker.unit_pool import NUM_VECTOR_KINDS, UnitPool
+from schedcore._core import CacheKind
+from schedcore.api.types import EngineRequest
+from worker.batch.paged_pool import NUM_VECTOR_KINDS, PagedPool
+from worker.runner.model_runner import ModelRunner
+from worker.tiers.host_tier import HostTier
 
-KV, HIDDEN = 0, 1
+KV, HIDDEN = CacheKind
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Running:
     num_uncached: int = 0  # blocks
     num_shared: int = 0  # blocks
     num_computed: int = 0  # tokens
-    num_unstored: int = 0  # tokens, to be recomputed with the next step
+    num_recomputed: int = 0  # tokens, to be recomputed with the next step
     blocks: list[list[int] | None] = field(default_factory=list)  # units, in the order of the block table
 
     @property
@@ -66,7 +67,7 @@ class FormDriver:
     def __init__(
         self,
         runner: ModelRunner,
-        pool: UnitPool,
+        pool: PagedPool,
         choices: Choices,
         seed: int,
         max_num_tokens: int,
@@ -178,20 +179,20 @@ class FormDriver:
                 one.blocks[index] = self._allocate(kind)
                 self._tell(one, index, one.blocks[index])
         one.kind, one.num_uncached = kind, num_uncached
-        one.num_unstored = max(one.num_unstored, min(num_uncached * self._pool.block_size, one.num_computed))
+        one.num_recomputed = max(one.num_recomputed, min(num_uncached * self._pool.block_size, one.num_computed))
 
     def _grant(self, pause: float) -> list[tuple[Running, int]]:
         """Requests and how many tokens each computes; those that have their blocks."""
         granted, budget = [], self._max_num_tokens
         for one in self._random.sample(self._running, len(self._running)):
             num_left = len(one.known) - one.num_computed
-            most = min(num_left, budget - one.num_unstored)
+            most = min(num_left, budget - one.num_recomputed)
             if most <= 0 or self._random.random() < pause:
                 continue
             num_tokens = most if self._random.random() < 0.7 else self._random.randint(1, most)
             if self._grow(one, one.num_computed + num_tokens):
                 granted.append((one, num_tokens))
-                budget -= num_tokens + one.num_unstored
+                budget -= num_tokens + one.num_recomputed
         return sorted(granted, key=lambda grant: len(grant[0].known) - grant[0].num_computed > 1)
 
     def _grow(self, one: Running, num_tokens: int) -> bool:
@@ -206,7 +207,7 @@ class FormDriver:
     def _commit(self, granted: list[tuple[Running, int]], sampled: dict[int, int]) -> None:
         for seq, (one, num_tokens) in enumerate(granted):
             one.num_computed += num_tokens
-            one.num_unstored = min(one.num_uncached * self._pool.block_size, one.num_computed)
+            one.num_recomputed = min(one.num_uncached * self._pool.block_size, one.num_computed)
             self._copy(one)
             if seq in sampled:
                 one.output.append(sampled[seq])
@@ -214,7 +215,7 @@ class FormDriver:
                 self.outputs[one.request.request_id] = one.output
                 self._runner.remove_request(one.request.request_id)
                 self._leave(one)
-            elif self._choices.can_share and one.kind == KV and one.num_uncached == 0 and one.num_unstored == 0:
+            elif self._choices.can_share and one.kind == KV and one.num_uncached == 0 and one.num_recomputed == 0:
                 self._offer(one)
 
     def _copy(self, one: Running) -> None:
@@ -232,13 +233,13 @@ class FormDriver:
         recomputed, slots = [], []
         for one in requests:
             names = [(one.request.request_id, index) for index in range(one.num_uncached)]
-            is_whole = 0 < one.num_unstored == one.num_uncached * self._pool.block_size
+            is_whole = 0 < one.num_recomputed == one.num_uncached * self._pool.block_size
             has_room = len(slots) + len(names) <= self._pool.num_lane_blocks
             is_there = is_whole and has_room and all(name in self._slot for name in names)
             is_loaded = self._host is not None and self._choices.can_load and is_there and self._random.random() < 0.8
             recomputed.append(self._random.randrange(self._num_layers) if is_loaded else self._num_layers)
             slots += [self._slot[name] for name in names] if is_loaded else []
-            self.met.loaded += one.num_unstored if is_loaded else 0
+            self.met.loaded += one.num_recomputed if is_loaded else 0
         return (recomputed, slots) if slots else ([], [])
 
     def _offer(self, one: Running) -> None:
@@ -267,7 +268,7 @@ class FormDriver:
     def _preempt(self, one: Running) -> None:
         self._projections = [entry for entry in self._projections if entry[0] != one.row]
         self._leave(one)
-        one.num_computed = one.num_uncached = one.num_unstored = 0
+        one.num_computed = one.num_uncached = one.num_recomputed = 0
         self._waiting.append(one)
         self.met.preempted += 1
 
@@ -299,7 +300,7 @@ class FormDriver:
             ids += one.known[begin:end]
             positions += range(begin, end)
             token_row += [one.row] * num_tokens
-            uncached_ids += one.known[: one.num_unstored]
+            uncached_ids += one.known[: one.num_recomputed]
             query_start.append(len(ids))
             num_own = begin - one.num_shared * self._pool.block_size
             hidden.append(num_own if one.kind == HIDDEN else 0)
@@ -307,7 +308,7 @@ class FormDriver:
                 samples.append(seq)
         requests = [one for one, _ in granted]
         recomputed_layers, copy_slots = self._loads(requests)
-        uncached = [one.num_unstored for one in requests]
+        uncached = [one.num_recomputed for one in requests]
         self.met.hidden += sum(hidden)
         self.met.uncached += sum(uncached)
         return SimpleNamespace(

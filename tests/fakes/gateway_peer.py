@@ -9,11 +9,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from types import TracebackType
 
-from schedcore import wire
-from schedcore.frame_socket import FrameSocket, connect
-from schedcore.types import FinishReason, TokenDelta
+from schedcore.api import wire
+from schedcore.api.frame_socket import FrameSocket, connect
+from schedcore.api.types import FinishReason, TokenDelta
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 RETRY_SECONDS = 0.01
 
 

@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 
 from schedcore._core import AddStatus, BatchPlan, Scheduler, SchedulerConfig, StepOutput
-from schedcore.types import FinishReason
+from schedcore.api.types import FinishReason
 
 
 def mix(hashed: int, value: int) -> int:

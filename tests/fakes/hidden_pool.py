@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from worker.unit_pool import StoredTokens, UnitPool
+from worker.batch.paged_pool import PagedPool, StoredTokens
 
 
 def make_hidden_pool(
@@ -21,7 +21,7 @@ def make_hidden_pool(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     seed: int = 0,
-) -> UnitPool:
+) -> PagedPool:
     """Rows of num_blocks hidden blocks, one unit per layer group each. The unused half of the table leads nowhere."""
     num_groups = -(-num_layers // layers_per_unit)
     units = list(range(num_rows * num_groups * num_blocks + 3))
@@ -30,7 +30,7 @@ def make_hidden_pool(
     places[:, :num_groups] = torch.tensor(units[:-3], dtype=torch.int32).view(num_rows, num_groups, num_blocks)
     data = torch.full((len(units), layers_per_unit, block_size, num_kv_heads * head_dim), float("nan"), dtype=dtype)
     table = places.view(num_rows, num_groups, 2, num_blocks)
-    return UnitPool(data.to(device), table.to(device), num_kv_heads, head_dim)
+    return PagedPool(data.to(device), table.to(device), num_kv_heads, head_dim)
 
 
 def some_tokens(num_rows: int, num_positions: int, count: int, *, device: str = "cpu", seed: int = 0) -> StoredTokens:

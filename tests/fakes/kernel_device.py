@@ -16,7 +16,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from worker import _kernels, ops
+from worker import _kernels
+from worker.ops import native
 
 ROOT = Path(__file__).resolve().parents[2]
 EMULATION = ROOT / "tests/kernels/cuda_emulation"
@@ -93,12 +94,12 @@ def _on_cpu(isa: str, num_threads: int) -> Iterator[None]:
 
 @contextmanager
 def _emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """CPU tensors are taken for CUDA tensors by ops.py, and by the emulated kernels."""
-    module = emulated_kernels()
+    """CPU tensors are taken for CUDA tensors by native.py, and by the emulated kernels."""
+    module = emulated_module("_kernels")
     with monkeypatch.context() as patch:
-        patch.setattr(ops, "_kernels", module)
-        patch.setattr(ops, "_stream", lambda x: 0)
-        patch.setattr(ops, "_common_dtype", _any_dtype(ops._common_dtype))
+        patch.setattr(native, "kernels", module)
+        patch.setattr(native, "stream", lambda x: 0)
+        patch.setattr(native, "common_dtype", _any_dtype(native.common_dtype))
         yield
 
 
@@ -107,14 +108,14 @@ def _any_dtype(checked: Callable[..., int]) -> Callable[..., int]:
         dtype = tensors[0].dtype
         if dtype not in FLOATS or any(t.dtype is not dtype for t in tensors):
             return checked(*tensors)  # refuses
-        return ops._DTYPES[dtype]
+        return native.DTYPES[dtype]
 
     return common_dtype
 
 
 @cache
-def emulated_kernels() -> ModuleType:
-    """Built on first use; a fraction of a second where nothing changed."""
+def emulated_module(name: str) -> ModuleType:
+    """_kernels or _recompute_decode. Built on first use; a fraction of a second where nothing changed."""
     if shutil.which("nvcc") is None:
         pytest.skip("needs the headers of the CUDA toolkit")
     bin_folder = Path(sys.executable).parent
@@ -124,8 +125,8 @@ def emulated_kernels() -> ModuleType:
     configure += [f"-DCMAKE_MAKE_PROGRAM={bin_folder / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"]
     subprocess.run([*configure, f"-Dpybind11_DIR={pybind11}"], check=True, stdout=subprocess.PIPE)
     subprocess.run([bin_folder / "cmake", "--build", build], check=True, stdout=subprocess.PIPE)
-    (path,) = build.glob("_kernels.*.so")
-    spec = importlib.util.spec_from_file_location("_kernels", path)
+    (path,) = build.glob(f"{name}.*.so")
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from gateway.offline.lines import RowError, error_line
-from gateway.offline.records import BatchRecord, CheckedRow, RowResult
-from gateway.offline.store import NewBatch, OfflineStore
+from gateway.offline.store.lines import RowError, error_line
+from gateway.offline.store.records import BatchRecord, CheckedRow, RowResult
+from gateway.offline.store.store import NewBatch, OfflineStore
 
 ENDPOINT = "/v1/completions"
 
@@ -18,7 +18,7 @@ def row_line(custom_id: str, body: dict[str, object]) -> bytes:
 
 
 async def upload(store: OfflineStore, content: bytes, tenant: str = "", purpose: str = "batch") -> str:
-    async with store.upload() as part:
+    async with store.upload(tenant) as part:
         await part.write(content)
         record = await store.create_file(
             part, tenant=tenant, purpose=purpose, filename="rows.jsonl", expires_after=None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.unit_pool import StepBatch, UnitPool
+from worker.batch.paged_pool import PagedPool, StepBatch
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Sequence:
 @dataclass(frozen=True)
 class PagedBatch:
     batch: StepBatch
-    pool: UnitPool
+    pool: PagedPool
 
     @property
     def num_tokens(self) -> int:
@@ -55,7 +55,7 @@ def make_paged_batch(
                     unit = table[row, group, kind, block] = units.pop()
                     filled = min(block_size, sequence.seq_len - block * block_size)
                     data[unit, :, :filled] = torch.randn(layers_per_unit, filled, data.shape[-1])
-    pool = UnitPool(data.to(dtype).to(device), table.to(device), num_kv_heads, head_dim)
+    pool = PagedPool(data.to(dtype).to(device), table.to(device), num_kv_heads, head_dim)
     return PagedBatch(_make_step(sequences, rows, device), pool)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from schedcore._core import Scheduler
-from schedcore.decision_record import Call, Header, RecordReader, RecordWriter
-from schedcore.recipe import Recipe
-from schedcore.recording_scheduler import RecordingScheduler, field_names
+from schedcore.record.decision_record import Call, Header, RecordReader, RecordWriter
+from schedcore.record.recipe import Recipe
+from schedcore.record.recording_scheduler import RecordingScheduler, field_names
 
 VOCAB_SIZE = 3  # prompts share prefixes
 
@@ -91,6 +91,7 @@ def add(scheduler: Scheduler, rng: random.Random, request_id: int, now: float) -
         "priority": rng.randint(-2, 2),
         "arrival_time": now - rng.random(),
         "ttft_target": rng.choice([None, rng.random()]),
+        "tpot_target": rng.choice([None, rng.random() / 10]),
         "cache_salt": rng.choice(["", "", "other", "übrig"]),
     }
     chosen = {name: value for name, value in options.items() if rng.random() < 0.7}

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from schedcore._core import BatchPlan
-from schedcore.types import EngineRequest
-from worker.executor import StepResult
+from schedcore.api.types import EngineRequest
+from worker.runner.executor import StepResult
 
 TokenRule = Callable[[EngineRequest, int], int]  # request, number of known tokens -> next token
 

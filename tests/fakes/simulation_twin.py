@@ -1,4 +1,4 @@
-"""The simulation loop in plain Python over the same Scheduler: the oracle of cpp/core/simulation_loop.cpp."""
+"""The loop of cpp/core/simulation/simulation_loop.cpp in plain Python over the same Scheduler: its oracle."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from schedcore._core import AddStatus, BatchPlan, Estimates, Scheduler, SchedulerConfig, algorithms
-from schedcore.simulation.token_ids import stream_tokens
-from schedcore.simulation.workload import NO_REQUEST, Workload
-from schedcore.types import FinishReason
+from schedcore.api.types import FinishReason
+from schedcore.simulation.workloads.token_ids import stream_tokens
+from schedcore.simulation.workloads.workload import NO_REQUEST, Workload
 
 
 @dataclass
@@ -93,6 +93,7 @@ def add(scheduler: Scheduler, workload: Workload, request: int, time: float) -> 
         arrival_time=time,
         ttft_target=float(workload.ttft_target_ms[request]) / 1000,
         itl_target=float(workload.itl_target_ms[request]) / 1000,
+        tpot_target=float(workload.tpot_target_ms[request]) / 1000,
     )
 
 

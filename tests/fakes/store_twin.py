@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 
-from gateway.offline.records import BatchStatus
-from gateway.offline.store import OfflineStore
+from gateway.offline.store.records import BatchStatus
+from gateway.offline.store.store import OfflineStore
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,28 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from fakes.byte_tokenizer import END, write_byte_checkpoint
 from fakes.fake_engine import FakeEngine
+from fakes.leak_check import LeakCheck
+from fakes.loop_budget import LoopCosts, loop_budget
 from gateway.app import create_app
-from gateway.chat_template import ChatTemplate
-from gateway.checkpoint import Checkpoint
-from gateway.config import GatewayConfig
-from gateway.offline.store import OfflineStore, Quota
+from gateway.config.config import GatewayConfig
+from gateway.embedding.pooler import Pooler
+from gateway.model.chat_template import ChatTemplate
+from gateway.model.checkpoint import Checkpoint
+from gateway.model.served_model import ServedModel
+from gateway.model.tokenize import Tokenizer
+from gateway.offline.store.accounts import Quota
+from gateway.offline.store.store import OfflineStore
+from gateway.reasoning.reasoning_format import named
 from gateway.services import Services
-from gateway.tokenize import Tokenizer
 
 type_of_make = Callable[..., Awaitable[TestClient[Any, Any]]]
+
+
+@pytest.fixture(autouse=True)
+def loop_costs() -> Iterator[LoopCosts]:
+    """No test may hold its event loop for longer than the budget."""
+    with loop_budget() as costs:
+        yield costs
 
 
 @pytest.fixture(scope="session")
@@ -33,10 +46,16 @@ def make_services(engine: FakeEngine, checkpoint: Checkpoint, **config: Any) -> 
     return Services(
         config=settings,
         engine=engine,
-        tokenizer=Tokenizer.load(checkpoint),
-        template=ChatTemplate(template, checkpoint.special_tokens) if template else None,
-        stop_token_ids=(END,),
-        sampling=checkpoint.sampling,
+        model=ServedModel(
+            settings.served_model_names,
+            Tokenizer.load(checkpoint),
+            ChatTemplate(template, checkpoint.special_tokens) if template else None,
+            (END,),
+            checkpoint.sampling,
+            tokenizer_config=checkpoint.tokenizer_config,
+            pooler=Pooler.read(checkpoint.directory, settings.pooler_config),
+            reasoning_format=named(settings.reasoning_parser, template or ""),
+        ),
         offline=_open_store(settings),
     )
 
@@ -49,21 +68,29 @@ def _open_store(config: GatewayConfig) -> OfflineStore | None:
     return OfflineStore.open(Path(config.data_dir), config.database_url, quota, config.webhook_targets)
 
 
+@pytest.fixture
+async def leaks() -> AsyncIterator[LeakCheck]:
+    """Whatever gateway a test makes: nothing of it is left at the test's end, and no callback has failed."""
+    check = LeakCheck()
+    yield check
+    await check.assert_closed()
+
+
 @pytest.fixture(name="make_services")
-def make_services_fixture(checkpoint: Checkpoint) -> Callable[..., Services]:
+def make_services_fixture(checkpoint: Checkpoint, leaks: LeakCheck) -> Callable[..., Services]:
     """make_services(engine, **GatewayConfig fields)"""
-    return lambda engine, **config: make_services(engine, checkpoint, **config)
+    return lambda engine, **config: leaks.watch(make_services(engine, checkpoint, **config))
 
 
 @pytest.fixture
-async def serve(checkpoint: Checkpoint) -> AsyncIterator[type_of_make]:
+async def serve(checkpoint: Checkpoint, leaks: LeakCheck) -> AsyncIterator[type_of_make]:
     """serve(engine, **GatewayConfig fields) -> an HTTP client of a gateway over that engine."""
     clients: list[TestClient[Any, Any]] = []
 
     async def make(
         engine: FakeEngine, *, checkpoint: Checkpoint = checkpoint, headers: dict[str, str] | None = None, **config: Any
     ) -> TestClient[Any, Any]:
-        app = create_app(make_services(engine, checkpoint, **config))
+        app = create_app(leaks.watch(make_services(engine, checkpoint, **config)))
         server = TestServer(app)
         await server.start_server(access_log=None)
         client = TestClient(server, headers=headers)

@@ -14,13 +14,14 @@ import torch
 from fakes.tiny_checkpoints import FAMILIES, VOCAB_SIZE, write_checkpoint
 from schedcore._core import BatchPlan, Scheduler, SchedulerConfig
 from worker import _kernels, ops
-from worker.forward import Forward, LayerByLayer, NativeForward, make_forward
-from worker.loader import load_model
+from worker.batch.paged_pool import ALL_LANDED, PagedPool
+from worker.forward.forward import Forward, LayerByLayer, NativeForward
+from worker.forward.step_inputs import StepInputs, apply_block_table_changes, sampled_tokens
 from worker.models.decoder import DecoderModel
 from worker.models.decoder_weights import decoder_weights
+from worker.models.loader import load_model
 from worker.models.model_config import read_model_config
-from worker.step_inputs import StepInputs, apply_block_table_changes, sampled_tokens
-from worker.unit_pool import ALL_LANDED, UnitPool
+from worker.runner.make_forward import make_forward
 
 NATIVE_FAMILIES = [family for family in FAMILIES if not family.startswith("opt")]
 BLOCK_SIZE, NUM_UNITS, LAYERS_PER_UNIT, MAX_SEQS, MAX_TOKENS = 8, 400, 2, 8, 40
@@ -35,12 +36,12 @@ def load(folder: Path, dtype: str = "float32", quantization: str | None = None) 
     return load_model(folder, read_model_config(folder), dtype=dtype, quantization=quantization)[0]
 
 
-def make_pool(model: DecoderModel, dtype: torch.dtype) -> UnitPool:
+def make_pool(model: DecoderModel, dtype: torch.dtype) -> PagedPool:
     config = model.config
     num_groups = -(-config.num_layers // LAYERS_PER_UNIT)
     data = torch.full((NUM_UNITS, LAYERS_PER_UNIT, BLOCK_SIZE, config.kv_size), 1e4, dtype=dtype)
     table = torch.zeros(MAX_SEQS, num_groups, 2, 256 // BLOCK_SIZE, dtype=torch.int32)
-    return UnitPool(data, table, config.num_kv_heads, config.head_dim)
+    return PagedPool(data, table, config.num_kv_heads, config.head_dim)
 
 
 class World:

@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.kernel_device import KernelDevice
-from worker import ops, ops_reference
-from worker.sampling.noise import uniforms
-from worker.step_arguments import DrawParameters
+from schedcore._core import NO_TOKEN
+from worker import ops
+from worker.ops import reference
+from worker.ops.draw import DrawParameters
+from worker.ops.noise import uniforms
 
 ragged = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -113,7 +115,7 @@ def test_equals_its_twin_almost_always(device: KernelDevice) -> None:
     logits = torch.randn(200, 700)
     p = parameters([FILTERS[i % len(FILTERS)] for i in range(200)], seed=5)
     columns = (p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index)
-    same = draw(device, logits, p) == ops_reference.draw_tokens(logits.clone(), *columns)
+    same = draw(device, logits, p) == reference.draw_tokens(logits.clone(), *columns)
     assert same.mean() > 0.99
 
 
@@ -148,12 +150,40 @@ def test_tokens_of_probability_zero_are_never_drawn(device: KernelDevice) -> Non
     assert set(draw(device, logits, parameters([{}] * 300)).tolist()) == {7, 31}
 
 
-def test_nan_gives_some_token(device: KernelDevice) -> None:
-    logits = torch.full((4, 300), float("nan"))
-    for kind in FILTERS:
-        tokens = draw(device, logits, parameters([kind] * 4))
-        assert all(0 <= token < 300 for token in tokens.tolist())
-    assert all(0 <= token < 300 for token in ops.argmax(logits.to(device.torch_name)).tolist())
+def rows_without_a_token(vocab_size: int) -> torch.Tensor:
+    """One by one: all NaN; one NaN, first, last or between; infinity; nothing but minus infinity."""
+    nan, inf = float("nan"), float("inf")
+    rows = [torch.randn(vocab_size) for _ in range(7)]
+    rows[0][:] = nan
+    rows[1][0] = rows[2][-1] = rows[3][vocab_size // 2] = nan
+    rows[4][vocab_size // 3] = inf
+    rows[5][:] = -inf
+    rows[6][1], rows[6][-1] = nan, 100.0
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("vocab_size", [3, 16, 255, 300, 1000, 4099])
+@pytest.mark.parametrize("kind", [*FILTERS, {"temperature": 0.0}])
+def test_rows_that_are_not_finite_give_no_token_and_their_neighbours_one(
+    device: KernelDevice, kind: dict[str, Any], vocab_size: int
+) -> None:
+    broken = rows_without_a_token(vocab_size)
+    sound = torch.randn(len(broken), vocab_size)
+    sound[:, 1] = -float("inf")  # a forbidden token is none of that
+    logits = torch.stack((sound, broken), 1).flatten(0, 1)
+    tokens = draw(device, logits, parameters([kind] * len(logits)))
+    assert tokens[1::2].tolist() == [NO_TOKEN] * len(broken)
+    assert (tokens[::2] >= 0).all()
+    if kind == {"temperature": 0.0}:
+        assert ops.argmax(logits.to(device.torch_name)).tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize("kind", [{}, {"top_k": 3}, {"min_p": 0.1}])
+def test_a_top_p_that_rounds_to_nothing_keeps_the_likeliest(device: KernelDevice, kind: dict[str, Any]) -> None:
+    logits = torch.randn(50, 700)
+    for top_p in (1e-46, 1e-45, 1e-38):
+        tokens = draw(device, logits, parameters([{**kind, "top_p": top_p}] * 50))
+        assert tokens.tolist() == logits.argmax(-1).tolist()
 
 
 def test_refuses_parameters_of_another_length(device: KernelDevice) -> None:

@@ -7,20 +7,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNELS = sorted(path.stem for path in (ROOT / "kernels/cuda").glob("*.cu"))
+SOURCES = sorted((ROOT / "kernels/cuda").rglob("*.cu*"))
+KERNELS = [path.stem for path in SOURCES if path.suffix == ".cu"]
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_is_tested_and_measured(name: str) -> None:
-    text = (ROOT / f"tests/kernels/test_{name}.py").read_text()
+    (path,) = (ROOT / "tests/kernels").rglob(f"test_{name}.py")
+    text = path.read_text()
     assert "device: KernelDevice" in text  # conftest.py has CUDA and its emulation among them
-    assert f"ops.{name}(" in (ROOT / "bench/kernels.py").read_text()
+    assert f"ops.{name}(" in (ROOT / "bench/run/parts/kernels.py").read_text()
 
 
 def test_host_code_can_be_recorded_in_a_graph() -> None:
     """Nothing allocates, waits, or launches on a stream of its own."""
     forbidden = ("cudaMalloc", "cudaFree", "Synchronize", "cudaMemcpy", "cudaStreamCreate", "<<<", "cudaStreamLegacy")
     found = {}
-    for path in [*(ROOT / "kernels/cuda").iterdir(), *(ROOT / "kernels").glob("*.cpp")]:
+    for path in [*SOURCES, *(ROOT / "kernels").glob("*.cpp")]:
         found[path.name] = [word for word in forbidden if word in path.read_text()]
     assert {name: words for name, words in found.items() if words} == {"launch.cuh": ["<<<"]}

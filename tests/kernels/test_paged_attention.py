@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from fakes.kernel_device import KernelDevice
 from fakes.paged_batch import Sequence, make_paged_batch
-from worker import ops, ops_reference
+from worker import ops
+from worker.ops import reference
 
 POOL_DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
@@ -35,7 +36,7 @@ def assert_equals_twin(
     q = fused[:, : num_heads * head_dim].unflatten(1, (num_heads, head_dim))
     scale = head_dim**-0.5
     out = ops.paged_attention(q, paged.batch, paged.pool, layer, scale, sliding_window)
-    expected = ops_reference.paged_attention(q, paged.batch, paged.pool, layer, scale, sliding_window)
+    expected = reference.paged_attention(q, paged.batch, paged.pool, layer, scale, sliding_window)
     assert out.is_contiguous()
     tolerance = TOLERANCE[device.attention_dtype(paged.pool.data.dtype)]
     torch.testing.assert_close(out, expected, rtol=tolerance, atol=tolerance)
@@ -130,7 +131,7 @@ def test_survives_scores_of_any_size(device: KernelDevice) -> None:
     paged = make_paged_batch([Sequence(1, 40), Sequence(20, 60)], device=device.torch_name)
     q = 1e4 * torch.randn(21, 4, 32, device=device.torch_name)
     out = ops.paged_attention(q, paged.batch, paged.pool, 0, 1.0)
-    expected = ops_reference.paged_attention(q, paged.batch, paged.pool, 0, 1.0)
+    expected = reference.paged_attention(q, paged.batch, paged.pool, 0, 1.0)
     torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)  # the scores round to steps of 2^-6
 
 

@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.kernel_device import KernelDevice
-from worker import ops, ops_reference
+from worker import ops
+from worker.ops import reference
 
 ragged = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -22,7 +23,7 @@ def test_equals_its_twin(device: KernelDevice, tokens: int, hidden: int) -> None
     for dtype in device.activation_dtypes:
         x = torch.randn(tokens, hidden, dtype=dtype, device=device.torch_name)
         weight = torch.randn(hidden, dtype=dtype, device=device.torch_name)
-        assert_close(ops.rms_norm(x, weight, 1e-5), ops_reference.rms_norm(x, weight, 1e-5))
+        assert_close(ops.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
 
 
 @ragged
@@ -32,7 +33,7 @@ def test_takes_strided_rows_of_any_size(device: KernelDevice, tokens: int, hidde
     weight = torch.randn(hidden, device=device.torch_name)
     out = ops.rms_norm(x, weight, 1e-6)
     assert out.is_contiguous()
-    assert_close(out, ops_reference.rms_norm(x, weight, 1e-6))
+    assert_close(out, reference.rms_norm(x, weight, 1e-6))
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 64), (4, 128), (3, 80), (8, 8)])
@@ -43,7 +44,7 @@ def test_norms_the_heads_of_a_fused_projection(device: KernelDevice, heads: int,
         weight = torch.randn(head_dim, dtype=dtype, device=device.torch_name)
         out = ops.rms_norm(k, weight, 1e-6)
         assert out.is_contiguous()
-        assert_close(out, ops_reference.rms_norm(k, weight, 1e-6))
+        assert_close(out, reference.rms_norm(k, weight, 1e-6))
 
 
 @pytest.mark.parametrize(("tokens", "hidden"), [(1, 256), (5, 77), (130, 768)])
@@ -52,7 +53,7 @@ def test_add_updates_the_residual_in_place(device: KernelDevice, tokens: int, hi
         x, residual = torch.randn(2, tokens, hidden, dtype=dtype, device=device.torch_name)
         weight = torch.randn(hidden, dtype=dtype, device=device.torch_name)
         expected_residual = residual.clone()
-        expected = ops_reference.add_rms_norm(x, expected_residual, weight, 1e-5)
+        expected = reference.add_rms_norm(x, expected_residual, weight, 1e-5)
         assert_close(ops.add_rms_norm(x, residual, weight, 1e-5), expected)
         assert_close(residual, expected_residual)
 

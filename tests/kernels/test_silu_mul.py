@@ -6,14 +6,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.kernel_device import KernelDevice
-from worker import ops, ops_reference
+from worker import ops
+from worker.ops import reference
 
 ragged = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def assert_equals_twin(gate_up: torch.Tensor) -> None:
     tolerance = {torch.float32: 1e-6, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}[gate_up.dtype]
-    torch.testing.assert_close(ops.silu_mul(gate_up), ops_reference.silu_mul(gate_up), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(ops.silu_mul(gate_up), reference.silu_mul(gate_up), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(("tokens", "intermediate"), [(1, 2048), (3, 4864), (64, 1024), (257, 11008)])

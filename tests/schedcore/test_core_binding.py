@@ -13,7 +13,7 @@ import pytest
 import schedcore
 from schedcore import _core
 from schedcore._core import AddStatus, CoreError, Scheduler, SchedulerConfig
-from schedcore.types import EngineStats, FinishReason, RequestClass
+from schedcore.api.types import EngineStats, FinishReason, RequestClass
 
 
 def small(**changes: object) -> SchedulerConfig:
@@ -73,6 +73,22 @@ def test_a_prompt_with_impossible_tokens_is_invalid(prompt: object) -> None:
 def test_a_prompt_that_is_no_sequence_of_integers_raises(prompt: object) -> None:
     with pytest.raises(TypeError):
         Scheduler(small()).add_request(1, prompt, max_tokens=1)
+
+
+def test_a_prompt_that_shrinks_while_it_is_read_is_read_as_it_was() -> None:
+    """Asked for its number, an item may do anything: here the list is emptied, and its memory used anew."""
+
+    class Eraser:
+        def __index__(self) -> int:
+            prompt.clear()
+            prompt.extend([None] * 5000)
+            prompt.clear()
+            return 7
+
+    prompt: list[object] = [Eraser(), *(10**6 + i for i in range(500))]
+    scheduler = Scheduler(SchedulerConfig(num_units=4000, num_layers=8, max_model_len=1024))
+    assert scheduler.add_request(1, prompt, max_tokens=1) == AddStatus.OK  # type: ignore[arg-type]
+    assert scheduler.schedule(0.0).token_ids.tolist() == [7, *(10**6 + i for i in range(500))]
 
 
 def test_a_matrix_is_no_prompt() -> None:
@@ -156,13 +172,13 @@ def test_breaking_the_protocol_raises_core_error() -> None:
     with pytest.raises(CoreError, match="one token per entry"):
         scheduler.commit(none, 0.0)
     with pytest.raises(CoreError, match="negative"):
-        scheduler.commit(np.array([-1], np.int32), 0.0)
+        scheduler.commit(np.array([-2], np.int32), 0.0)
 
 
 def test_errors_name_no_path_of_the_machine_that_built_them() -> None:
     with pytest.raises(CoreError) as caught:
         Scheduler(small()).commit(np.array([], np.int32), 0.0)
-    assert str(caught.value).startswith("cpp/core/scheduler.cpp:")
+    assert str(caught.value).startswith("cpp/core/scheduler/scheduler.cpp:")
 
 
 def test_an_empty_plan_is_false_and_needs_no_commit() -> None:
@@ -177,7 +193,8 @@ def test_statistics_are_those_of_engine_stats() -> None:
     stats = Scheduler(small()).stats()
     of_the_engine = {"step_seconds", "schedule_seconds", "commit_seconds", "execute_seconds"}
     of_the_engine |= {"block_bytes", "disk_bytes", "max_disk_bytes"}
-    assert set(stats) == set(EngineStats.__struct_fields__) - of_the_engine
+    of_other_engines = {"servers", "num_retries"}  # gateway/stock
+    assert set(stats) == set(EngineStats.__struct_fields__) - of_the_engine - of_other_engines
     assert len(stats["num_running"]) == len(stats["num_waiting"]) == len(RequestClass)
     assert len(stats["num_finished"]) == len(FinishReason)
 
@@ -193,7 +210,7 @@ def test_step_time_is_split_among_classes_by_their_tokens() -> None:
     step(0.0, 2.0)
     assert scheduler.stats()["class_seconds"] == [0.0, 2.0, 0.0]
     assert scheduler.stats()["offline_only_seconds"] == 2.0
-    scheduler.add_request(2, [2] * 3, max_tokens=1, request_class=int(RequestClass.ONLINE))
+    scheduler.add_request(2, [2] * 3, max_tokens=1, request_class=int(RequestClass.ONLINE), ttft_target=100.0)
     step(2.0, 4.0)
     assert scheduler.stats()["class_seconds"] == pytest.approx([3.0, 3.0, 0.0])
     assert scheduler.stats()["offline_only_seconds"] == 2.0

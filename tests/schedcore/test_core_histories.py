@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fakes.hashing_engine import HashingEngine
 from schedcore._core import AddStatus
-from schedcore.types import FinishReason
+from schedcore.api.types import FinishReason
 
 requests = st.fixed_dictionaries(
     {

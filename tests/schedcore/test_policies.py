@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fakes.simulation_twin import run_twin
-from schedcore._core import Estimates, SchedulerConfig, simulation
-from schedcore.config import POLICIES
+from schedcore._core import Estimates, SchedulerConfig, SimulatedOutcome, simulation
+from schedcore.api.config import POLICIES
+from schedcore.api.types import RequestClass
 from schedcore.simulation.cost_model import linear_cost
-from schedcore.simulation.simulator import Outcome, request_columns
-from schedcore.simulation.token_ids import Prompts, StreamKind, stream_id
-from schedcore.simulation.workload import Workload, make_workload, merge
-from schedcore.types import RequestClass
+from schedcore.simulation.simulator import request_columns
+from schedcore.simulation.workloads.token_ids import Prompts, StreamKind, stream_id
+from schedcore.simulation.workloads.workload import Workload, make_workload, merge
 
 COST = linear_cost("with contexts", 3.0, 0.4, -0.1, 0.003, 0.0007)
 NUM_BLOCKS = 60  # of 4 tokens; the workload wants several times as many at once
@@ -56,7 +56,7 @@ def overload(seed: int) -> Workload:
     bulk = make_workload(rng.uniform(0, 0.2, 30), Prompts.from_runs(families, range(30)), rng.integers(1, 30, 30))
     return merge(
         [
-            talks.with_targets(100, 20),
+            talks.with_targets(100, 20, 12),
             single.select(np.arange(40) < 20).with_targets(200, None).with_priority(1),
             single.select(np.arange(40) >= 20).with_priority(2),
             bulk.with_class(RequestClass.OFFLINE),
@@ -84,7 +84,7 @@ def test_every_request_of_an_overload_ends_once_with_all_of_its_tokens(policy: s
     workload = overload(1)
     loop = simulated(workload, config(policy))
     records = loop.records()
-    assert (records["outcome"] == Outcome.FINISHED).all()
+    assert (records["outcome"] == SimulatedOutcome.FINISHED).all()
     assert loop.num_ended == len(workload)
     counts = np.bincount(loop.token_times()[0], minlength=len(workload))
     assert counts.tolist() == workload.output_tokens.tolist() == records["num_output_tokens"].tolist()
@@ -102,6 +102,7 @@ FORMS = [
     {"hidden_units_per_group": 1, "preemption": "restore", "num_host_units": 60},
     {"preemption": "swap", "num_host_units": 40},
     {"enable_prefix_caching": False, "enable_partial_caching": True},
+    {"enable_partial_caching": True, "hidden_units_per_group": 1},
 ]
 
 
@@ -112,7 +113,7 @@ def test_the_same_inputs_give_the_same_bytes(policy: str, fields: dict[str, Any]
     one = simulated(workload, config(policy, **fields))
     other = simulated(workload, config(policy, **fields))
     assert all_bytes(one) == all_bytes(other)
-    assert (one.records()["outcome"] == Outcome.FINISHED).all()
+    assert (one.records()["outcome"] == SimulatedOutcome.FINISHED).all()
 
 
 # The twin knows steps without transfers and without forms.
@@ -137,4 +138,4 @@ def test_step_times_that_are_unknown_stop_nobody() -> None:
     for policy in POLICIES:
         loop = simulation.SimulationLoop(config(policy), Estimates(), request_columns(workload))
         assert not loop.run(100_000)
-        assert (loop.records()["outcome"] == Outcome.FINISHED).all()
+        assert (loop.records()["outcome"] == SimulatedOutcome.FINISHED).all()

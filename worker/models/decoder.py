@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from worker.layers.attention import Attention
-from worker.layers.embedding import Embedding
-from worker.layers.linear import Linear
-from worker.layers.mlp import MLP
-from worker.layers.norm import Norm
+from worker.batch.paged_pool import PagedPool, StepBatch
+from worker.models.layers.attention import Attention
+from worker.models.layers.embedding import Embedding
+from worker.models.layers.linear import Linear
+from worker.models.layers.mlp import MLP
+from worker.models.layers.norm import Norm
 from worker.models.model_config import ModelConfig
-from worker.unit_pool import StepBatch, UnitPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,56 +37,55 @@ class DecoderModel:
     ) -> None:
         self.config = config
         self.embedding, self.layers, self.final_norm, self.head = embedding, layers, final_norm, head
-        next_norms = [*(layer.attention_norm for layer in layers[1:]), final_norm]
-        self._layers_and_next_norms = list(zip(layers, next_norms, strict=True))
-        self._run_layers = self._run_norm_first if config.is_norm_first else self._run_norm_last
+        self._next_norms = [*(layer.attention_norm for layer in layers[1:]), final_norm]
+        self.finish = self._finish_norm_first if config.is_norm_first else self._finish_norm_last
 
-    def forward(self, batch: StepBatch, pool: UnitPool) -> Tensor:
+    def forward(self, batch: StepBatch, pool: PagedPool) -> Tensor:
         """Runs the batch; K and V go to the pool. Final hidden states of batch.sample_tokens, [n, hidden_size].
 
         The last layer's projection and MLP run for those tokens only: nothing else is read from the others.
         """
-        return self._run_layers(self.embedding(batch), batch, pool)
-
-    def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """hidden [n, hidden_size] -> float32 [n, vocab_size]. out: where to; None: a tensor of its own."""
-        if self.head.project is not None:
-            hidden = self.head.project(hidden)
-        logits = self.head.vocabulary(hidden)
-        return logits.float() if out is None else out.copy_(logits)
-
-    def _run_norm_first(self, residual: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
-        x = self.layers[0].attention_norm(residual)
-        for index, (layer, next_norm) in enumerate(self._layers_and_next_norms):
-            x, residual, batch = _still_computed(index, x, residual, batch)
+        x, residual = self.begin(batch)
+        for index, layer in enumerate(self.layers):
             mixed = layer.attention.mix(x, batch, pool)
             if layer is self.layers[-1]:
                 mixed, residual = _sampled(mixed, residual, batch)
-            x = layer.mlp_norm.add(layer.attention.project(mixed), residual)
-            x = next_norm.add(layer.mlp(x), residual)
-        return x
+            x, residual = self.finish(index, mixed, residual)
+        return self.end(x)
 
-    def _run_norm_last(self, x: Tensor, batch: StepBatch, pool: UnitPool) -> Tensor:
-        for index, layer in enumerate(self.layers):
-            x, _, batch = _still_computed(index, x, x, batch)
-            mixed = layer.attention.mix(x, batch, pool)
-            if layer is self.layers[-1]:
-                mixed, x = _sampled(mixed, x, batch)
-            x = layer.attention_norm.add(layer.attention.project(mixed), x)
-            x = layer.mlp_norm.add(layer.mlp(x), x)
-        return self.final_norm(x)
+    def begin(self, batch: StepBatch) -> tuple[Tensor, Tensor]:
+        """What the first layer's attention reads, and the residual, [T, hidden_size] each."""
+        residual = self.embedding(batch)
+        return (self.layers[0].attention_norm(residual) if self.config.is_norm_first else residual), residual
 
+    def end(self, x: Tensor) -> Tensor:
+        """x: as the last layer's finish() gave it."""
+        return x if self.config.is_norm_first else self.final_norm(x)
 
-def _still_computed(index: int, x: Tensor, residual: Tensor, batch: StepBatch) -> tuple[Tensor, Tensor, StepBatch]:
-    """What layer `index` computes of what the layers before it did."""
-    fewer = None if batch.forms is None else batch.forms.fewer.get(index)
-    if fewer is None:
-        return x, residual, batch
-    return x.index_select(0, fewer.kept), residual.index_select(0, fewer.kept), fewer.batch
+    def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """hidden [n, hidden_size] -> float32 [n, vocab_size]. out: where to; None: a tensor of its own."""
+        logits = self.head.vocabulary(self.project(hidden))
+        return logits.float() if out is None else out.copy_(logits)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """What the vocabulary is compared with, [n, embed_size]."""
+        return hidden if self.head.project is None else self.head.project(hidden)
+
+    def _finish_norm_first(self, index: int, mixed: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """What follows attention in layer `index`: what the next layer's attention reads, and the residual."""
+        layer = self.layers[index]
+        x = layer.mlp_norm.add(layer.attention.project(mixed), residual)
+        return self._next_norms[index].add(layer.mlp(x), residual), residual
+
+    def _finish_norm_last(self, index: int, mixed: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        layer = self.layers[index]
+        x = layer.attention_norm.add(layer.attention.project(mixed), residual)
+        x = layer.mlp_norm.add(layer.mlp(x), x)
+        return x, x
 
 
 def _sampled(mixed: Tensor, residual: Tensor, batch: StepBatch) -> tuple[Tensor, Tensor]:
     """The rows of batch.sample_tokens. These ascend, so as many of them as there are tokens are all of them."""
-    if len(batch.sample_tokens) == len(residual) and batch.forms is None:
+    if len(batch.sample_tokens) == len(residual):
         return mixed, residual
     return mixed.index_select(0, batch.sample_tokens), residual.index_select(0, batch.sample_tokens)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from worker import ops, packed_linear
-from worker.layers.linear import Linear, PackedLinear
-from worker.layers.norm import Norm, RMSNorm
+from worker import ops
 from worker.models.decoder import DecoderLayer, DecoderModel
-from worker.step_arguments import DecoderWeights, LayerWeights
+from worker.models.layers.linear import Linear, PackedLinear
+from worker.models.layers.norm import Norm, RMSNorm
+from worker.ops.weights import packed_linear
+from worker.ops.weights.step_weights import DecoderWeights, LayerWeights
 
 
 def decoder_weights(model: DecoderModel) -> DecoderWeights | None:

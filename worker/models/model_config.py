@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.errors import CheckpointError, UnsupportedModelError
+from worker.base.errors import CheckpointError, UnsupportedModelError
+from worker.models.config_fields import MAX_SIZE, checked_fields
 from worker.models.rope_config import RopeConfig, parse_rope
 
 ACTIVATIONS = ("silu", "relu", "gelu")
@@ -40,6 +41,7 @@ class ModelConfig:
     has_mlp_bias: bool = False
     has_qk_norm: bool = False  # RMSNorm on each head of q and k, before rotation
     is_tied: bool = False  # the output head is the token embedding
+    has_head: bool = True  # False: the checkpoint is of the bare model, for embeddings
     sliding_windows: tuple[int, ...]  # per layer, tokens; 0: full attention
     dtype: str | None = None  # as the checkpoint states it
 
@@ -56,12 +58,14 @@ def read_model_config(folder: Path) -> ModelConfig:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{folder} has no config.json; a model is a directory in Hugging Face format") from None
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}") from None
     return parse_model_config(config)
 
 
-def parse_model_config(config: Mapping[str, Any]) -> ModelConfig:
+def parse_model_config(given: object) -> ModelConfig:
+    """Of what config.json holds. Raises CheckpointError or UnsupportedModelError."""
+    config = checked_fields(given)
     names = config.get("architectures") or []
     architecture = next((name for name in names if name in _PARSERS), None)
     if architecture is None:
@@ -81,7 +85,8 @@ def parse_model_config(config: Mapping[str, Any]) -> ModelConfig:
 
 def _parse_llama_like(architecture: str, config: Mapping[str, Any]) -> ModelConfig:
     """Llama, Mistral, Qwen2, Qwen3: they differ in biases, QK-norm and windows only."""
-    is_qwen2, is_qwen3 = architecture == "Qwen2ForCausalLM", architecture == "Qwen3ForCausalLM"
+    is_qwen2, is_qwen3 = architecture.startswith("Qwen2"), architecture.startswith("Qwen3")
+    is_bare = architecture.endswith("Model")
     num_heads, num_layers = config["num_attention_heads"], config["num_hidden_layers"]
     has_attention_bias = bool(config.get("attention_bias", False))
     rope = parse_rope(config)
@@ -104,7 +109,8 @@ def _parse_llama_like(architecture: str, config: Mapping[str, Any]) -> ModelConf
         has_output_bias=has_attention_bias and not is_qwen2,
         has_mlp_bias=bool(config.get("mlp_bias", False)),
         has_qk_norm=is_qwen3,
-        is_tied=bool(config.get("tie_word_embeddings", False)),
+        is_tied=is_bare or bool(config.get("tie_word_embeddings", False)),
+        has_head=not is_bare,
         sliding_windows=_sliding_windows(architecture, config, num_layers),
         dtype=config.get("dtype") or config.get("torch_dtype"),
     )
@@ -145,6 +151,7 @@ _PARSERS: dict[str, Callable[[str, Mapping[str, Any]], ModelConfig]] = {
     "MistralForCausalLM": _parse_llama_like,
     "Qwen2ForCausalLM": _parse_llama_like,
     "Qwen3ForCausalLM": _parse_llama_like,
+    **dict.fromkeys(("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model"), _parse_llama_like),
     "OPTForCausalLM": _parse_opt,
 }
 
@@ -159,15 +166,18 @@ def _scaled_max_positions(max_positions: int, rope: RopeConfig) -> int:
 
 
 def _sliding_windows(architecture: str, config: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
-    is_mistral = architecture == "MistralForCausalLM"
+    is_mistral = architecture.startswith("Mistral")
     window = config.get("sliding_window", 4096 if is_mistral else None) or 0
     if not is_mistral and not config.get("use_sliding_window", False):
         window = 0
     first = 0 if is_mistral else config.get("max_window_layers", num_layers)
+    first = min(first, num_layers)
     kinds = config.get("layer_types") or ["full_attention"] * first + ["sliding_attention"] * (num_layers - first)
     for kind in kinds:
         if kind not in ("full_attention", "sliding_attention"):
             raise UnsupportedModelError(f"layer type {kind!r} is not supported; full and sliding attention are")
+    if len(kinds) < num_layers:
+        raise CheckpointError(f"config.json: layer_types names {len(kinds)} of {num_layers} layers")
     return tuple(window if kind == "sliding_attention" else 0 for kind in kinds[:num_layers])
 
 
@@ -177,6 +187,13 @@ def _check(config: ModelConfig) -> None:
             f"activation {config.activation!r} is not supported for {config.architecture}; "
             f"supported: {'silu' if config.is_rms_norm else 'relu, gelu'}"
         )
+    if config.head_dim < 1 or (config.rope is not None and config.head_dim % 2):
+        raise CheckpointError(
+            f"config.json: heads of {config.head_dim} elements cannot be "
+            f"{'rotated' if config.head_dim else 'computed with'}: check head_dim, hidden_size and num_attention_heads"
+        )
+    if config.max_positions > MAX_SIZE:
+        raise CheckpointError(f"config.json: a context of {config.max_positions} tokens is beyond all memory")
     if config.num_heads % config.num_kv_heads:
         raise CheckpointError(
             f"config.json: num_attention_heads ({config.num_heads}) is not a multiple of "

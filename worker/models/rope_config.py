@@ -9,10 +9,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from worker.errors import CheckpointError, UnsupportedModelError
+from worker.base.errors import CheckpointError, UnsupportedModelError
+from worker.models.config_fields import POSITIVE, check_field, is_number
 
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 DEFAULT_THETA = 10000.0
+_POSITIVE_FIELDS = (
+    "rope_theta",
+    "partial_rotary_factor",
+    "factor",
+    "original_max_position_embeddings",
+    "low_freq_factor",
+    "high_freq_factor",
+    "beta_fast",
+    "beta_slow",
+    "attention_factor",
+    "mscale",
+    "mscale_all_dim",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +52,9 @@ def parse_rope(config: Mapping[str, Any]) -> RopeConfig:
     parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if any(isinstance(value, Mapping) for value in parameters.values()):
         raise UnsupportedModelError("rope_parameters per layer type are not supported; one set for all layers is")
+    for name in _POSITIVE_FIELDS:
+        if parameters.get(name) is not None:
+            check_field(parameters, name, POSITIVE)
     rope_type = parameters.get("rope_type") or parameters.get("type") or "default"
     if rope_type not in ROPE_TYPES:
         raise UnsupportedModelError(f"rope type {rope_type!r} is not supported; supported: {', '.join(ROPE_TYPES)}")
@@ -49,21 +66,30 @@ def parse_rope(config: Mapping[str, Any]) -> RopeConfig:
         return RopeConfig(theta=theta)
     if rope_type == "linear":
         return RopeConfig(rope_type, theta, _required(parameters, "factor"))
-    if rope_type == "llama3":
-        return RopeConfig(
-            rope_type,
-            theta,
-            factor=_required(parameters, "factor"),
-            original_max_positions=int(_required(parameters, "original_max_position_embeddings")),
-            low_freq_factor=_required(parameters, "low_freq_factor"),
-            high_freq_factor=_required(parameters, "high_freq_factor"),
-        )
-    return _parse_yarn(parameters, config, theta)
+    return _parse_llama3(parameters, theta) if rope_type == "llama3" else _parse_yarn(parameters, config, theta)
+
+
+def _parse_llama3(parameters: Mapping[str, Any], theta: float) -> RopeConfig:
+    low, high = (_required(parameters, f"{name}_freq_factor") for name in ("low", "high"))
+    if low == high:
+        raise CheckpointError("config.json: low_freq_factor and high_freq_factor must differ")
+    return RopeConfig(
+        "llama3",
+        theta,
+        factor=_required(parameters, "factor"),
+        original_max_positions=int(_required(parameters, "original_max_position_embeddings")),
+        low_freq_factor=low,
+        high_freq_factor=high,
+    )
 
 
 def _parse_yarn(parameters: Mapping[str, Any], config: Mapping[str, Any], theta: float) -> RopeConfig:
+    if theta == 1:
+        raise CheckpointError(
+            "config.json: with rope_theta 1 all pairs turn alike, and yarn has nothing to interpolate"
+        )
     max_positions = int(_required(config, "max_position_embeddings"))
-    original = int(parameters.get("original_max_position_embeddings") or max_positions)
+    original = int(parameters.get("original_max_position_embeddings") or max_positions) or 1
     return RopeConfig(
         "yarn",
         theta,
@@ -84,6 +110,6 @@ def _first(*sources: Mapping[str, Any], key: str, default: Any) -> Any:
 
 def _required(source: Mapping[str, Any], key: str) -> float:
     value = source.get(key)
-    if not isinstance(value, int | float):
+    if not is_number(value):
         raise CheckpointError(f"config.json: {key} is missing or not a number")
     return float(value)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from worker.batch.staging import to_device
 from worker.sampling.request_state import Needs, RequestState
-from worker.staging import to_device
 
 
 class AdjustedRow(NamedTuple):
@@ -22,12 +22,20 @@ class AdjustedRow(NamedTuple):
     state: RequestState
     num_output_tokens: int  # before this one
 
+    @property
+    def is_too_early(self) -> bool:
+        """To stop. A grammar that is at its end goes before: there is nothing else to say."""
+        state = self.state
+        if not state.needs & Needs.MIN_TOKENS or self.num_output_tokens >= state.min_tokens:
+            return False
+        return state.matcher is None or not state.matcher.must_end
+
 
 def adjust(logits: Tensor, rows: Sequence[AdjustedRow]) -> None:
     """In place; logits [n, vocab_size]. Order: bias, forbidden stop tokens, penalties."""
     flat, width = logits.view(-1), logits.shape[1]
     biased = [r for r in rows if r.state.needs & Needs.BIAS]
-    too_early = [r for r in rows if r.state.needs & Needs.MIN_TOKENS and r.num_output_tokens < r.state.min_tokens]
+    too_early = [r for r in rows if r.is_too_early]
     penalised = [r for r in rows if r.state.history is not None]
     if biased:
         at = _join([r.row * width + r.state.bias_tokens for r in biased], flat)

@@ -1,14 +1,15 @@
-"""Log-probabilities of chosen tokens and of the likeliest alternatives."""
+"""Log-probabilities of chosen tokens, of the likeliest alternatives, or of those that a request names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from schedcore.types import TokenLogprobs
-from worker.staging import to_lists
+from schedcore.api.types import TokenLogprobs
+from worker.batch.staging import to_device, to_lists
 
 
 def token_logprobs(logprobs: Tensor, token_ids: Tensor, num_alternatives: Sequence[int]) -> list[TokenLogprobs]:
@@ -24,3 +25,17 @@ def token_logprobs(logprobs: Tensor, token_ids: Tensor, num_alternatives: Sequen
         TokenLogprobs(token, logprob, rank, list(zip(top[:n], top_values[:n], strict=True)))
         for (token, rank, *top), (logprob, *top_values), n in zip(integers, floats, num_alternatives, strict=True)
     ]
+
+
+def named_logprobs(logprobs: Tensor, named: Mapping[int, Sequence[int]]) -> dict[int, list[tuple[int, float]]]:
+    """named: token ids by row of logprobs. Each row's ids, the likeliest first."""
+    if not named:
+        return {}
+    rows = np.repeat(np.fromiter(named, np.int64), [len(ids) for ids in named.values()])
+    tokens = np.concatenate([np.asarray(ids, np.int64) for ids in named.values()])
+    at = to_device(np.stack((rows, tokens)), logprobs.device)
+    (values,) = to_lists(logprobs[at[0], at[1]])
+    found: dict[int, list[tuple[int, float]]] = {row: [] for row in named}
+    for row, token, value in zip(rows.tolist(), tokens.tolist(), values, strict=True):
+        found[row].append((token, value))
+    return {row: sorted(pairs, key=lambda pair: -pair[1]) for row, pairs in found.items()}

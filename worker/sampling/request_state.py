@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from schedcore.types import EngineRequest, SamplingParams
-from worker.sampling.noise import as_seed, derive_seed
+from schedcore.api.types import EngineRequest, SamplingParams
+from worker.grammars.matcher import Matcher
+from worker.ops.noise import as_seed, derive_seed
+from worker.sampling.allowed_tokens import AllowedTokens
 
 MIN_TEMPERATURE = 1e-5  # below, dividing logits by it would overflow float32: greedy
 
@@ -17,10 +19,12 @@ class Needs:
     """Stages of the sampler that a request passes through, as bits. Plain integers: enum's operators are slow."""
 
     RANDOM = 1  # else greedy
+    GRAMMAR = 2
     BIAS = 4
     MIN_TOKENS = 8
     PENALTIES = 16
     LOGPROBS = 32
+    ALLOWED = 64
     ADJUSTMENTS = BIAS | MIN_TOKENS | PENALTIES
 
 
@@ -56,9 +60,11 @@ class RequestState:
     """Fixed at submission, except for the history."""
 
     __slots__ = (
+        "allowed",
         "bias_tokens",
         "bias_values",
         "history",
+        "matcher",
         "min_tokens",
         "needs",
         "num_prompt_tokens",
@@ -67,7 +73,10 @@ class RequestState:
         "stop_tokens",
     )
 
-    def __init__(self, request: EngineRequest, vocab_size: int, engine_seed: int) -> None:
+    def __init__(
+        self, request: EngineRequest, vocab_size: int, engine_seed: int, matcher: Matcher | None = None
+    ) -> None:
+        """matcher: of its grammar, if it has one."""
         params = request.sampling
         self.params: SamplingParams = params
         self.num_prompt_tokens = len(request.prompt_token_ids)
@@ -78,6 +87,10 @@ class RequestState:
         self.bias_tokens = np.array(list(params.logit_bias), dtype=np.int64)
         self.bias_values = np.array(list(params.logit_bias.values()), dtype=np.float32)
         self.needs = _needs(request)
+        self.matcher = matcher
+        self.allowed: AllowedTokens | None = None
+        if self.needs & Needs.ALLOWED:
+            self.allowed = AllowedTokens(params, self.stop_tokens.tolist(), vocab_size)
         self.history: TokenHistory | None = None
         if self.needs & Needs.PENALTIES:
             # only the repetition penalty looks at the prompt
@@ -100,6 +113,10 @@ def _needs(request: EngineRequest) -> int:
         needs |= Needs.MIN_TOKENS
     if params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0:
         needs |= Needs.PENALTIES
+    if params.allowed_token_ids is not None or params.bad_words:
+        needs |= Needs.ALLOWED
     if params.num_logprobs is not None:
         needs |= Needs.LOGPROBS
+    if request.grammar is not None:
+        needs |= Needs.GRAMMAR
     return needs

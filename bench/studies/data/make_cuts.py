@@ -1,4 +1,4 @@
-"""Makes the CSV files beside this one: python bench/studies/data/make_cuts.py FOLDER
+"""Makes the CSV files beside this one: python -m bench.studies.data.make_cuts FOLDER
 
 FOLDER holds the project's normalised workload data; README.md says which files of it, and whose they are.
 The same folder gives the same bytes.

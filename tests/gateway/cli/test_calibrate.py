@@ -11,7 +11,7 @@ import pytest
 from gateway.cli import calibrate
 from gateway.cli.main import main
 from gateway.cli.options import OptionsError, engine_config
-from schedcore.latency_profile import load_profile
+from schedcore.latency.latency_profile import load_profile
 
 SMALL = ("--num-threads", "1", "--max-num-seqs", "4", "--max-num-batched-tokens", "64", "--max-model-len", "256")
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.cli.options import OptionsError, add_options, engine_config, gateway_config, read_file, size_in_bytes
-from gateway.config import GatewayConfig
-from schedcore.config import EngineConfig
+from gateway.config.config import GatewayConfig
+from schedcore.api.config import EngineConfig
+from schedcore.api.scheduler_options import parse_scheduler_options
+from schedcore.api.setting import settings
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,8 +42,47 @@ def test_without_options_the_configurations_defaults_hold() -> None:
 
 def test_offline_steps_are_short_beside_a_target_for_the_first_token() -> None:
     assert engine("--ttft-target-ms", "200").max_offline_step_ms == 50
-    assert engine("--ttft-target-ms", "4000").max_offline_step_ms == 250
+    assert engine("--ttft-target-ms", "4000").max_offline_step_ms == 100
     assert engine("--ttft-target-ms", "200", "--max-offline-step-ms", "80").max_offline_step_ms == 80
+    keys = ("--api-key-targets", "a:ttft=100,itl=5", "--api-key-targets", "b:itl=5")
+    assert engine("--ttft-target-ms", "200", *keys).max_offline_step_ms == 25
+    assert engine(*keys).max_offline_step_ms == 25
+
+
+def test_a_target_for_the_first_token_says_who_is_refused() -> None:
+    assert engine().max_ttft_ms == 120_000
+    assert engine("--ttft-target-ms", "500").max_ttft_ms == 2000
+    assert engine("--ttft-target-ms", "500", "--max-ttft-ms", "0").max_ttft_ms == 0
+
+
+def test_parts_of_the_policy_can_be_switched_off_one_by_one(tmp_path: Path) -> None:
+    options = ("enable_plan_search=false", "past_target_decay=0.4")
+    given = [f"--scheduler-option={option}" for option in options]
+    assert parse_scheduler_options(engine(*given).scheduler_options, enable_chunked_prefill=True) == {
+        "enable_plan_search": False,
+        "past_target_decay": 0.4,
+    }
+    file = tmp_path / "options.toml"
+    file.write_text('scheduler_option = ["enable-reserve=off"]')
+    assert read_file(file, parser())["scheduler_option"] == ["enable-reserve=off"]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("enable_plan_search", "is not NAME=VALUE with one of enable_deadlines"),
+        ("num_units=5", "is not NAME=VALUE with one of enable_deadlines"),
+        ("enable_reserve=perhaps", "enable_reserve must be true or false, not 'perhaps'"),
+        ("past_target_decay=much", "past_target_decay must be a number, not 'much'"),
+        ("past_target_decay=7", "past_target_decay must be between 0 and 1"),
+        ("starving_turn_ms=-1", "starving_turn_ms must not be negative"),
+        ("enable_mixed_steps=false", "enable_mixed_steps=false needs enable_chunked_prefill=false"),
+        ("token_composition=sorted", "token_composition must be one of greedy, fastgen"),
+    ],
+)
+def test_a_wrong_scheduler_option_is_named(option: str, message: str) -> None:
+    with pytest.raises(OptionsError, match=re.escape(message)):
+        engine("--scheduler-option", option)
 
 
 def test_flags_of_vllm_reach_the_engine() -> None:
@@ -72,8 +114,9 @@ def test_flags_of_vllm_reach_the_engine() -> None:
 def test_cache_forms_reach_the_engine() -> None:
     assert engine("--cache-kinds", "auto").cache_kinds == "auto"
     assert engine("--cache-kinds", "hidden", "--scheduling-policy", "fcfs").cache_kinds == "hidden"
-    config = engine("--partial-caching", "--no-enable-prefix-caching")
+    config = engine("--partial-caching")
     assert config.partial_caching
+    assert config.enable_prefix_caching
     assert config.cache_kinds == "kv"
 
 
@@ -85,11 +128,7 @@ def test_cache_forms_reach_the_engine() -> None:
             "cache_kinds auto needs policy apt or hocket, not fcfs",
         ),
         (("--cache-kinds", "hidden"), "cache_kinds hidden needs policy fcfs, not hocket"),
-        (("--partial-caching",), "partial_caching needs enable_prefix_caching=false"),
-        (
-            ("--partial-caching", "--no-enable-prefix-caching", "--scheduling-policy", "bs"),
-            "partial_caching needs policy ellm or hocket, not bs",
-        ),
+        (("--partial-caching", "--scheduling-policy", "bs"), "partial_caching needs policy ellm or hocket, not bs"),
     ],
 )
 def test_cache_forms_that_nobody_would_decide_about_are_refused(arguments: tuple[str, ...], words: str) -> None:
@@ -109,6 +148,12 @@ def test_flags_reach_the_gateway() -> None:
             "50",
             "--ttft-target-ms",
             "200",
+            "--tpot-target-ms",
+            "30",
+            "--api-key-targets",
+            "a:ttft=100",
+            "--api-key-targets",
+            "b:itl=50,tpot=20",
         ),
     )
     assert config == GatewayConfig(
@@ -119,6 +164,8 @@ def test_flags_reach_the_gateway() -> None:
         served_model_names=("x", "y"),
         request_timeout_ms=50.0,
         ttft_target_ms=200.0,
+        tpot_target_ms=30.0,
+        api_key_targets=("a:ttft=100", "b:itl=50,tpot=20"),
     )
 
 
@@ -136,8 +183,10 @@ def test_every_option_ends_up_in_a_configuration() -> None:
     fields = set(EngineConfig.__struct_fields__) | set(GatewayConfig.__struct_fields__)
     renamed = {
         "scheduling_policy",
+        "scheduler_option",
         "kv_cache_memory_bytes",
         "api_key",
+        "vllm_option",
         "served_model_name",
         "access_log",
         "offline",
@@ -145,8 +194,15 @@ def test_every_option_ends_up_in_a_configuration() -> None:
     }
     renamed |= {"typing_webhook_secret", "webhook_url", "webhook_secret_file"}
     for action in parser()._actions:
-        if action.dest not in ("help", "config", "chat_template"):
+        if action.dest not in ("help", "model", "config", "chat_template", "vllm_flags"):
             assert action.dest in fields | renamed, action.dest
+
+
+def test_every_flag_that_a_setting_declares_is_there() -> None:
+    declared = [s.destination for s in (*settings(EngineConfig), *settings(GatewayConfig)) if s.flag]
+    others = {"help", "model", "config", "chat_template"}
+    shown = [action.dest for action in parser()._actions if action.help != argparse.SUPPRESS]
+    assert sorted(declared) == sorted(destination for destination in shown if destination not in others)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +248,12 @@ def test_file_takes_the_same_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("no-such-option = 1", "no option 'no-such-option'"), ("port = ", "cannot be read"), ('config = "x"', "config")],
+    [
+        ("no-such-option = 1", "no option 'no-such-option'"),
+        ("port = ", "cannot be read"),
+        ('config = "x"', "config"),
+        ("port = {day = 2020-01-01}", "'port' cannot be written as JSON"),
+    ],
 )
 def test_wrong_file_is_named(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(OptionsError, match=message):
@@ -221,3 +282,24 @@ def test_loopback_is_not_exposed(host: str) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "some.host"])
 def test_other_addresses_are_exposed(host: str) -> None:
     assert GatewayConfig(host=host).is_exposed
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--allowed-origins", "https://a.example", "--allowed-origins", "app://b"),
+        ("--allowed-origins", "https://a.example, app://b"),
+        ("--allowed-origins", '["https://a.example", "app://b"]'),  # as for vllm serve
+    ],
+)
+def test_lists_of_names_may_be_written_in_three_ways(arguments: tuple[str, ...]) -> None:
+    assert gateway(*arguments).allowed_origins == ("https://a.example", "app://b")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--allowed-hosts", "https://a.example"), ("--allowed-hosts", "a:80"), ("--allowed-origins", "a.example")],
+)
+def test_names_and_origins_are_not_mistaken_for_each_other(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(OptionsError, match="allowed_"):
+        gateway(*arguments)

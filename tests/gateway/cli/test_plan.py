@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gateway.cli.main import main
-from schedcore.latency_profile import save_profile, shipped_profiles
+from schedcore.latency.latency_profile import save_profile, shipped_profiles
 
 MOONCAKE = str(Path(__file__).parents[2] / "data" / "mooncake_conversation_cut.csv")
 TARGETS = ("--ttft-ms", "1000", "--itl-ms", "100")
@@ -72,13 +72,24 @@ def test_the_plan_as_json(capsys: pytest.CaptureFixture[str], busy: str, bulk: s
     assert found["is_simulated"] is True
     assert found["policy"] == "priority"
     assert least["num_engines"] > 1
-    assert least["attainment"]["both_ratio"] >= 0.9
+    assert least["attainment"]["slo_ratio"] >= 0.9
     assert not trials[least["num_engines"] - 1]["is_enough"]
     assert 45 < found["peak"]["window"]["start_s"] < 55
     day = found["day"]
     assert day["num_engines"] == least["num_engines"]
     assert day["offline_requests_per_hour"] > 0
     assert found["gpu_hours"] == pytest.approx(least["num_gpus"] * day["duration_s"] / 3600)
+
+
+def test_a_tpot_target_alone_can_be_planned_for(capsys: pytest.CaptureFixture[str], busy: str) -> None:
+    arguments = ("--trace", busy, "--gpu", "a100", "--num-gpus", "1", "--window-s", "20")
+    found = planned(capsys, *arguments, "--tpot-ms", "100")
+    assert found["tpot_target_ms"] == 100
+    assert found["peak"]["least"]["attainment"]["tpot_ratio"] >= 0.9
+    assert found["day"]["tpot_attainment_ratio"] > 0
+    status, _, err = plan(capsys, *arguments)
+    assert status == 1
+    assert "TPOT" in err
 
 
 def test_a_trace_without_times_has_no_peak(capsys: pytest.CaptureFixture[str], bulk: str) -> None:
@@ -150,7 +161,7 @@ def test_targets_that_nothing_holds_are_said_with_advice(capsys: pytest.CaptureF
     ("arguments", "message"),
     [
         (["--trace", "no/such/file.csv", *TARGETS], "no/such/file.csv"),
-        (["--trace", MOONCAKE], "TTFT or ITL"),
+        (["--trace", MOONCAKE], "TTFT, ITL or TPOT"),
         (["--trace", MOONCAKE, *TARGETS, "--gpu", "tpu"], "known: A100, H100"),
         (["--trace", MOONCAKE, *TARGETS, "--num-gpus", "3"], "engines may have 1, 4, 8 GPUs"),
         (["--trace", MOONCAKE, *TARGETS, "--attainment", "2"], "attainment"),

@@ -11,7 +11,7 @@ import pytest
 
 from fakes.recorded_histories import read_calls, rewrite, write_record
 from gateway.cli.main import main
-from schedcore.decision_record import AddCall, Call
+from schedcore.record.decision_record import AddCall, Call
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_replay_takes_no_workload(
 
 def test_what_is_no_record_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("arrival_s,input_tokens\n")
-    for path, message in ((tmp_path / "text", "is no decision record"), (tmp_path / "nothing", "No such file")):
+    for path, message in ((tmp_path / "text", "is no decision record"), (tmp_path / "nothing", "no such file")):
         status, out, err = replay(capsys, path)
         assert (status, out) == (1, "")
         *_, last = err.strip().splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -71,7 +72,7 @@ def test_server_says_where_it_is_and_ends_on_a_signal(model: Path, processes: li
         process = start(str(model), "--port", "0")
         processes.append(process)
         with urllib.request.urlopen(url_of(process) + "/health") as response:
-            assert b'"model": "bytes"' in response.read()
+            assert json.load(response)["model"] == "bytes"
         engine = psutil.Process(process.pid).children()[0]
         process.send_signal(number)
         assert process.wait(timeout=30) == 0
@@ -187,6 +188,19 @@ def test_second_server_of_a_user_serves_without_batches(
             statuses.append(error.code)
     assert statuses == [200, 404]
     assert (tmp_path / "hocket" / "store.db").exists()
+
+
+def test_trouble_with_the_data_directory_is_not_said_to_be_the_ports(
+    model: Path, processes: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "store.db").mkdir()
+    processes.append(start(str(model), "--port", "0", "--data-dir", str(tmp_path / "data")))
+    assert processes[0].wait() == 1
+    assert processes[0].stderr is not None
+    said = processes[0].stderr.read()
+    assert said.startswith(f"hocket serve: the data directory {tmp_path / 'data'} cannot be used: ")
+    assert len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize("url", ["mysql://host/name", "nonsense", "postgresql://127.0.0.1:1/nothing"])

@@ -49,6 +49,15 @@ def test_policies_are_compared_on_the_same_arrivals(capsys: pytest.CaptureFixtur
     assert {report["classes"][0]["num_finished"] for report in found.values()} == {60}
 
 
+def test_a_tpot_target_is_one_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--lengths", "400:40", "--arrivals", "poisson:5", "--num-requests", "20", "--ttft-ms", "200"]
+    for tpot_ms, attained in (("0.01", 0.0), ("5000", 1.0)):
+        (found,) = reports(capsys, *arguments, "--tpot-ms", tpot_ms).values()
+        online = found["classes"][0]
+        assert (online["ttft_attainment_ratio"], online["itl_attainment_ratio"]) == (1.0, None)
+        assert online["tpot_attainment_ratio"] == online["slo_attainment_ratio"] == attained
+
+
 def test_a_seed_gives_the_same_bytes_again(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--lengths", MOONCAKE, "--arrivals", "poisson:2", "--num-requests", "30", "--json"]
     once, again, other = (simulate(capsys, *arguments, "--seed", seed) for seed in ("1", "1", "2"))

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from fakes import postgresql
-from gateway.offline.store import OfflineStore, Quota
+from fakes.leak_check import LeakCheck
+from gateway.offline.store.accounts import Quota
+from gateway.offline.store.store import OfflineStore
 
 QUOTA = Quota(max_bytes=2**30, max_pending_rows=100_000)
 
@@ -32,9 +34,9 @@ def new_url(request: pytest.FixtureRequest) -> Callable[[], str | None]:
 
 @pytest.fixture
 async def open_store(
-    tmp_path: Path, new_url: Callable[[], str | None]
+    tmp_path: Path, new_url: Callable[[], str | None], leaks: LeakCheck
 ) -> AsyncIterator[Callable[..., Awaitable[OfflineStore]]]:
-    """open_store(quota=…, now=…) -> a recovered store; the one before is closed first."""
+    """open_store(quota=…, now=…) -> a recovered store; the one before is closed first, the last before leaks count."""
     url = new_url()
     opened: list[OfflineStore] = []
 

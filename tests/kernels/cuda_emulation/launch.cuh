@@ -8,22 +8,15 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "dtype.h"
-#include "status.h"
+#include "base/dtype.h"
+#include "base/status.h"
 #include "vector.cuh"
 
 namespace hocket::cuda {
 
 inline unsigned char* block_memory() { return emulation::block->memory.data(); }
 
-inline void sync_warps(int barrier, int num_threads) { emulation::sync_warps(barrier, num_threads); }
-inline Status order(void*, void*) { return Status::kOk; }
 inline int num_processors() { return 4; }  // few, so that long sequences are split
-
-template <class... Params>
-int blocks_per_processor(void (*)(Params...), int, size_t) {
-  return 1;
-}
 
 template <class... Params, class... Args>
 Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t block_memory_bytes, void*, Args... args) {
@@ -41,6 +34,8 @@ Status with_type(DType dtype, const Fn& fn) {
     case DType::kFloat16:
       return fn(__half{});
     case DType::kInt8:
+    case DType::kInt8Blocks:
+    case DType::kInt4Blocks:
       break;
   }
   return Status::kUnsupportedDType;

@@ -1,0 +1,40 @@
+"""A batch and its cache for kernels that are timed: random vectors, units anywhere in the pool."""
+
+from __future__ import annotations
+
+import torch
+
+from worker.batch.paged_pool import PagedPool, StepBatch
+
+LAYERS_PER_UNIT, BLOCK_SIZE = 4, 16
+
+
+def make_paged_batch(
+    sequences: list[tuple[int, int]], kv_heads: int, head_dim: int, dtype: torch.dtype, device: str
+) -> tuple[StepBatch, PagedPool]:
+    """sequences: query tokens, and tokens with cache, these included."""
+    num_seqs, longest = len(sequences), max(seq_len for _, seq_len in sequences)
+    blocks = -(-longest // BLOCK_SIZE)
+    units = torch.randperm(num_seqs * 2 * blocks, dtype=torch.int32).view(num_seqs, 1, 2, blocks)
+    data = torch.randn(units.numel(), 1, BLOCK_SIZE, kv_heads * head_dim).to(dtype)
+    data = data.expand(-1, LAYERS_PER_UNIT, -1, -1).contiguous()
+    pool = PagedPool(data.to(device), units.to(device), kv_heads, head_dim)
+
+    def ints(values: torch.Tensor) -> torch.Tensor:
+        return values.to(torch.int32).contiguous().to(device)
+
+    queries, seq_lens = torch.tensor(sequences).unbind(1)
+    rows = torch.arange(num_seqs)
+    positions = torch.cat([torch.arange(seq_len - n, seq_len) for n, seq_len in sequences])
+    batch = StepBatch(
+        token_ids=ints(positions),
+        positions=ints(positions),
+        token_row=ints(rows.repeat_interleave(queries)),
+        query_start=ints(torch.cat((torch.zeros(1, dtype=torch.int64), queries.cumsum(0)))),
+        seq_lens=ints(seq_lens),
+        rows=ints(rows),
+        sample_tokens=rows.to(device),
+        max_query_len=int(queries.max()),
+        max_seq_len=longest,
+    )
+    return batch, pool

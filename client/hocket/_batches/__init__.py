@@ -1,0 +1,1 @@
+"""`client.batches`: rows become batches, batches become results."""

@@ -1,0 +1,1 @@
+"""`client.files`: up, down, and what the server keeps."""

@@ -1,0 +1,1 @@
+"""`client.session()`: a conversation, and notices that its user types."""

@@ -1,0 +1,380 @@
+// The united policy: online residents by knapsack, chunks by deadline, offline work by plan search.
+//
+//   1  residents   While online requests contend for memory, the knapsack picks who holds it and as which cache kind.
+//                  The value of a request is what it brings per step: one answer within its targets over the steps
+//                  that it is expected to take yet (output_forecast.h), so that density is answers per unit and step.
+//                  An answer of higher priority is worth more (class_order.h), and one of a tenant that has been
+//                  served less than others (tenants.h).
+//                  One that has missed a target counts past_target_decay as much; who runs counts more by what
+//                  computing it again would cost everybody, spread over the steps that it has left; who waits counts
+//                  less as long as it can wait on.
+//                  With partial caching the b/r solver says how many may be in memory for all to keep their targets,
+//                  and whether who is left out may come in without its first tokens (residency_stage.h, form_stage.h).
+//   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met,
+//                  less the margin that steps have needed (step_margin.h). Where somebody decodes without a target,
+//                  prompts stretch it to max_decode_step_ms at most: they never take a whole step.
+//   3  chunks      Decodes first, then prompts by priority; equal ones by deadline, those that are late last. While
+//                  memory is contended the densest come first instead: by deadline, everybody's would be missed by a
+//                  little. Tenants that have been served less go before others. Equals, and all of a tenant's where
+//                  there is neither a target nor contention, in order of arrival.
+//   4  offline     Plan search over the offline queue in what is left of time and memory, less the reserve. It makes no
+//                  step longer than max_offline_step_ms, since whoever arrives waits for the step's end; and next to
+//                  no longer than without it, where an online request without a target is served (idle_share.h).
+//                  Favoured requests (class_order.h) go first, and the others then lengthen the step by half at most.
+//
+// Starvation: a request that has waited max_wait_ms goes first, oldest first, and keeps its place until it ends, or for
+// starving_turn_ms while others have waited as long: then who has waited longest is next. Such
+// requests get at most a share of the memory together, but always at least one of them is served. So a request waits
+// no longer than max_wait_ms plus the time that older starving ones take in that share, and until a row is free. An
+// offline request that has waited max_offline_wait_ms is one of them; one at a time comes in.
+//
+// Each stage can be switched off (config.h).
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "policies/policy.h"
+#include "stages/class_order.h"
+#include "stages/form_stage.h"
+#include "stages/offline_stage.h"
+#include "stages/residency_stage.h"
+#include "stages/residents.h"
+#include "stages/step_builder.h"
+
+namespace hocket {
+namespace {
+
+constexpr auto kSkip = static_cast<uint8_t>(KnapsackChoice::kSkip);
+constexpr auto kHidden = static_cast<uint8_t>(KnapsackChoice::kHidden);
+constexpr auto kKv = static_cast<uint8_t>(KnapsackChoice::kKv);
+constexpr int32_t kLeastChunk = 64;         // tokens by which prompts advance however tight the deadline
+constexpr float kLeastUrgency = 0.05F;      // of the time that a request may wait
+constexpr double kLeastStepSeconds = 1e-3;  // while nothing is known of step times
+
+class HocketPolicy final : public Policy {
+ public:
+  explicit HocketPolicy(const SchedulerConfig& config)
+      : config_(config), residents_(config), builder_(config), offline_(config, PlanObjective::kBenefit) {}
+
+  bool needs_offline_queue() const override { return config_.enable_plan_search; }
+  bool has_task_aware_eviction() const override { return config_.enable_task_aware_eviction; }
+
+  bool precedes(const RequestTable& requests, Slot a, Slot b) const override {
+    return precedes_by_class(requests, a, b);
+  }
+  void victims(const Snapshot& snapshot, Slot needy, std::vector<Slot>* victims) const override {
+    victims_by_class(config_, snapshot, needy, victims);
+  }
+  // Offline ones first, then those of the largest priority number, then those that are late, then the last to arrive;
+  // those that starved after all others.
+  bool yields_before(const RequestTable& requests, Slot a, Slot b) const override {
+    const auto rank = [&](Slot slot) {
+      const bool is_late = requests.delays[slot].is_late && !requests.is_starved[slot];
+      return std::make_tuple(!requests.is_starved[slot], rank_of(requests, slot), online_priority(requests, slot),
+                             is_late);
+    };
+    return rank(a) != rank(b) ? rank(a) > rank(b) : precedes(requests, b, a);
+  }
+
+  void compose(const Snapshot& snapshot, Composition* composition) override {
+    composition->is_strict = false;
+    split(snapshot);
+    builder_.begin(snapshot, composition);
+    for (const Slot slot : decoding_) builder_.decode(slot);
+    pick_residents(snapshot, composition);
+    if (config_.enable_deadlines) {
+      builder_.limit_seconds(
+          std::min(seconds_before_deadline(snapshot, decoding_), seconds_beside_readers(config_, snapshot, decoding_)));
+    }
+    prefill_online(snapshot);
+    fill_offline(snapshot, composition);
+  }
+
+ private:
+  struct Prompt {
+    Slot slot;
+    bool is_starving;
+    int64_t priority;
+    bool is_late;
+    double deadline;
+    CacheForm form;
+    float density;  // answers per unit and step; 0 where nobody is weighed
+    int32_t tenant_lead;
+    double arrival;
+    uint64_t sequence;
+  };
+
+  void split(const Snapshot& snapshot) {
+    const RequestTable& requests = snapshot.requests;
+    decoding_.clear();
+    prompts_.clear();
+    running_offline_.clear();
+    running_favoured_.clear();
+    offline_units_ = 0;
+    online_units_ = 0;
+    for (const Slot slot : snapshot.running) {
+      const int32_t num_held = snapshot.memory.num_held_units(requests.row[slot]);
+      if (rank_of(requests, slot) != kOnlineRank) {
+        (is_favoured(requests, slot) ? running_favoured_ : running_offline_).push_back(slot);
+        offline_units_ += num_held;
+        continue;
+      }
+      online_units_ += num_held;
+      if (requests.num_uncomputed_tokens(slot) == 1) {
+        decoding_.push_back(slot);
+      } else {
+        prompts_.push_back(prompt(snapshot, slot, {}));
+      }
+    }
+  }
+
+  Prompt prompt(const Snapshot& snapshot, Slot slot, CacheForm form, float density = 0.0F) const {
+    const RequestTable& requests = snapshot.requests;
+    const double arrival = requests.arrival_time[slot];
+    const uint64_t sequence = requests.sequence[slot];
+    if (is_starving(snapshot, slot)) {
+      return {slot, true, 0, false, starving_since(requests, slot), form, 0.0F, 0, arrival, sequence};
+    }
+    const double deadline = requests.deadline(slot);
+    const bool is_late = requests.delays[slot].is_late || deadline < snapshot.now;
+    const int32_t lead = snapshot.tenants.lead(slot);
+    return {slot, false, online_priority(requests, slot), is_late, deadline, form, density, lead, arrival, sequence};
+  }
+
+  bool is_starving(const Snapshot& snapshot, Slot slot) const {
+    return hocket::is_starving(config_, snapshot.requests, slot, snapshot.now);
+  }
+
+  // ---- 1 ----
+
+  void pick_residents(const Snapshot& snapshot, Composition* composition) {
+    num_admissible_ = Residency::kEverybody;
+    waiting_.clear();
+    if (const Slot starving = starving_offline(config_, snapshot); starving != kNone) waiting_.push_back(starving);
+    const auto online = waiting_online(snapshot);
+    waiting_.insert(waiting_.end(), online.begin(), online.end());
+    if (config_.enable_partial_caching) limit_admissions(snapshot, composition);
+    int64_t num_wanted = snapshot.memory.num_promised_units();
+    for (const Slot slot : waiting_) num_wanted += units_needed(config_, snapshot, slot).kv;
+    const auto num_running = static_cast<int64_t>(snapshot.running.size());
+    const int64_t headroom = (num_running + std::ssize(waiting_) + 1) * config_.units_per_block();
+    const bool is_enough = num_wanted + headroom <= snapshot.memory.num_available_units() + offline_units_;
+    if (is_enough || !config_.enable_residents) {
+      const int64_t num_spare = snapshot.memory.num_available_units() - num_wanted - headroom;
+      if (config_.has_forms()) restore_forms(config_, snapshot, num_spare, composition);
+      for (const Slot slot : waiting_) prompts_.push_back(prompt(snapshot, slot, {}));
+      return;
+    }
+    solve(snapshot, composition);
+  }
+
+  void solve(const Snapshot& snapshot, Composition* composition) {
+    const RequestTable& requests = snapshot.requests;
+    const float step_seconds = static_cast<float>(std::max(kLeastStepSeconds, builder_.seconds()));
+    const auto num_online = static_cast<float>(decoding_.size() + prompts_.size());
+    residents_.begin(snapshot);
+    starving_.clear();
+    starving_.reserve(decoding_.size() + prompts_.size() + waiting_.size());
+    sum_of_rates_ = 0.0F;
+    for (const Slot slot : decoding_) sum_of_rates_ += rate(snapshot, slot);
+    for (const Prompt& p : prompts_) sum_of_rates_ += rate(snapshot, p.slot);
+    const float mean_rate = num_online > 0 ? sum_of_rates_ / num_online : 1.0F;
+    const float scale = step_seconds / mean_rate;
+    const auto add = [&](Slot slot) {
+      const bool is_running = requests.state[slot] == RequestState::kRunning;
+      const float r = rate(snapshot, slot);
+      const auto rebuild = is_running ? static_cast<float>(rebuild_seconds(config_, snapshot, slot)) : 0.0F;
+      const bool is_late = is_past_target(requests, slot, snapshot.now);
+      if (is_starving(snapshot, slot)) starving_.push_back(residents_.size());
+      const float urgency = is_running || is_late ? 1.0F : this->urgency(snapshot, slot);
+      const float weight = priority_weight(online_priority(requests, slot)) * snapshot.tenants.weight(slot);
+      residents_.add(snapshot, slot, scale * r * urgency * weight, num_online * rebuild * r,
+                     is_late ? KnapsackCandidates::kPastTarget : uint8_t{0});
+    };
+    for (const Slot slot : decoding_) add(slot);
+    for (const Prompt& p : prompts_) add(p.slot);
+    for (const Slot slot : waiting_) add(slot);
+    int64_t capacity = snapshot.memory.num_available_units() + online_units_ + offline_units_;
+    mark_starving(snapshot, static_cast<int64_t>(config_.kStarvingShare * static_cast<double>(capacity)));
+    capacity = std::max(capacity - headroom_for_starving(snapshot), starving_.empty() ? 0 : units_of_oldest());
+    const KnapsackResult result = residents_.solve(capacity);
+    apply(snapshot, result.choices, composition);
+    if (config_.enable_partial_caching) solve_ratio(snapshot, result, capacity, composition);
+  }
+
+  // b: how many come in at most, so that all keep their targets.
+  void limit_admissions(const Snapshot& snapshot, Composition* composition) {
+    composition->residency.reason = RatioReason::kMemorySuffices;
+    if (!config_.enable_deadlines) return;
+    const int32_t b = max_running(snapshot, builder_.batch()->features(), decoding_, waiting_);
+    composition->residency.max_running = b;
+    if (b == Residency::kEverybody) return;
+    num_admissible_ = std::max<int64_t>(0, b - std::ssize(decoding_) - std::ssize(prompts_));
+  }
+
+  // r: one more, without its first tokens, if the solver finds it worth recomputing them. Not while others give way:
+  // then memory is short as it is.
+  void solve_ratio(const Snapshot& snapshot, const KnapsackResult& result, int64_t capacity, Composition* composition) {
+    Residency& residency = composition->residency;
+    residency.reason = RatioReason::kOthersGiveWay;
+    if (!composition->preemptions.empty()) return;
+    const int64_t headroom = (std::ssize(snapshot.running) + std::ssize(prompts_) + 1) * config_.units_per_block();
+    const int64_t num_free = capacity - result.units - headroom;
+    const double max_seconds = seconds_before_deadline(snapshot, decoding_);
+    auto answer = ratio_.weigh(config_, snapshot, residents_, result.choices, num_free, max_seconds);
+    if (answer.is_worth_more) {
+      const RatioReason reason = squeeze_in(snapshot, result, num_free, max_seconds, composition);
+      if (reason != RatioReason::kRecomputes) answer = answer.stay(reason);
+    }
+    residency.uncached_ratio = answer.wanted_ratio;
+    residency.reason = answer.reason;
+  }
+
+  // kRecomputes: somebody comes in.
+  RatioReason squeeze_in(const Snapshot& snapshot, const KnapsackResult& result, int64_t num_free, double max_seconds,
+                         Composition* composition) {
+    if (num_waiting_among(snapshot, prompts_) >= num_admissible_) return RatioReason::kTargets;
+    const SqueezedIn found = hocket::squeeze_in(config_, snapshot, residents_, result.choices, num_free, max_seconds,
+                                                &builder_, composition);
+    if (found.num_uncached_blocks == 0) return found.reason;
+    const CacheForm form{CacheKind::kKv, found.num_uncached_blocks};
+    prompts_.push_back(prompt(snapshot, residents_.slot(found.candidate), form, residents_.density(found.candidate)));
+    return RatioReason::kRecomputes;
+  }
+
+  static int64_t num_waiting_among(const Snapshot& snapshot, std::span<const Prompt> prompts) {
+    return std::ranges::count_if(prompts, [&](const Prompt& p) { return snapshot.requests.row[p.slot] == kNone; });
+  }
+
+  // Answers per step that the request is expected to bring.
+  static float rate(const Snapshot& snapshot, Slot slot) {
+    const RequestTable& requests = snapshot.requests;
+    return 1.0F / snapshot.outputs.expected_rest(kOnlineClass, requests.num_output_tokens(slot));
+  }
+
+  // Between 0 and 1, of a waiting request: it grows with the share of its time that has gone by. The fourth root keeps
+  // density in the lead.
+  static float urgency(const Snapshot& snapshot, Slot slot) {
+    const double waited = snapshot.requests.pending_seconds(slot, snapshot.now);
+    const double left = snapshot.requests.deadline(slot) - snapshot.now;
+    if (left <= 0 || left == std::numeric_limits<double>::infinity()) return 1.0F;
+    return std::sqrt(std::sqrt(std::max(kLeastUrgency, static_cast<float>(waited / (waited + left)))));
+  }
+
+  // Of those that starve the oldest goes first; where they take turns, who has waited longest.
+  double starving_since(const RequestTable& requests, Slot slot) const {
+    if (config_.starving_turn_ms == std::numeric_limits<double>::infinity()) return requests.arrival_time[slot];
+    return requests.row[slot] == kNone ? requests.pace[slot].last_token_time : requests.delays[slot].waited_since;
+  }
+
+  void mark_starving(const Snapshot& snapshot, int64_t room) {
+    const auto place = [&](size_t i) {
+      return std::make_pair(starving_since(snapshot.requests, residents_.slot(i)), i);
+    };
+    std::ranges::sort(starving_, [&](size_t a, size_t b) { return place(a) < place(b); });
+    bool is_first = true;
+    for (const size_t i : starving_) {
+      const int32_t num_units = residents_.kv_units(i);
+      if (!is_first && num_units > room) break;
+      residents_.set_must_schedule(i);
+      room -= num_units;
+      is_first = false;
+    }
+  }
+
+  // Who is to come in must find the headroom that an admission leaves (device_memory.h), or the others would keep it
+  // out.
+  int64_t headroom_for_starving(const Snapshot& snapshot) const {
+    const bool any_waits = std::ranges::any_of(starving_, [&](size_t i) {
+      return snapshot.requests.row[residents_.slot(i)] == kNone &&
+             (residents_.flags(i) & KnapsackCandidates::kMustSchedule);
+    });
+    return any_waits ? (std::ssize(snapshot.running) + 1) * config_.units_per_block() : 0;
+  }
+  int64_t units_of_oldest() const { return residents_.kv_units(starving_.front()); }
+
+  void apply(const Snapshot& snapshot, std::span<const uint8_t> choices, Composition* composition) {
+    prompts_.clear();
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const Slot slot = residents_.slot(i);
+      const Row row = snapshot.requests.row[slot];
+      const uint8_t choice = choices[i];
+      const CacheForm form{choice == kHidden ? CacheKind::kHidden : CacheKind::kKv, 0};
+      if (row == kNone) {
+        if (choice != kSkip) prompts_.push_back(prompt(snapshot, slot, form, residents_.density(i)));
+        continue;
+      }
+      const CacheKind kind = snapshot.memory.form(row).kind;
+      const bool is_lost = choice == kSkip || (choice == kHidden && kind == CacheKind::kKv);
+      if (is_lost) composition->preemptions.push_back(slot);
+      if (choice == kKv && kind == CacheKind::kHidden) composition->reshapes.push_back({slot, {}});
+      const bool is_prompt = is_lost || snapshot.requests.num_uncomputed_tokens(slot) > 1;
+      if (choice == kSkip || !is_prompt) continue;
+      prompts_.push_back(prompt(snapshot, slot, is_lost ? form : CacheForm{}, residents_.density(i)));
+    }
+  }
+
+  // ---- 3 ----
+
+  void prefill_online(const Snapshot& snapshot) {
+    const auto rank = [](const Prompt& p) {
+      return std::make_tuple(!p.is_starving, p.priority, p.is_late, -p.density, p.tenant_lead, p.deadline, p.arrival,
+                             p.sequence);
+    };
+    std::ranges::sort(prompts_, [&](const Prompt& a, const Prompt& b) { return rank(a) < rank(b); });
+    bool is_first = true;
+    for (const Prompt& p : prompts_) {
+      if (builder_.tokens_left() == 0) return;
+      const bool is_free = p.is_starving || num_admissible_ == Residency::kEverybody;
+      if (!is_free && snapshot.requests.row[p.slot] == kNone && num_admissible_-- <= 0) continue;
+      const bool is_whole = !config_.enable_chunked_prefill;
+      const int32_t num_tokens = builder_.prefill(p.slot, p.form, is_whole);
+      if (num_tokens == 0 && (!is_first || !builder_.prefill_at_most(p.slot, kLeastChunk, is_whole, p.form))) return;
+      is_first = false;
+    }
+  }
+
+  // ---- 4 ----
+
+  void fill_offline(const Snapshot& snapshot, Composition* composition) {
+    if (builder_.tokens_left() == 0) return;
+    const IdleRoom room = room_beside_online(snapshot, composition->grants, builder_.seconds());
+    builder_.limit_seconds(std::min({builder_.max_seconds(), config_.max_offline_step_ms / 1000, room.seconds}));
+    builder_.limit_tokens(room.tokens);
+    offline_.begin(snapshot, snapshot.reserve_units);
+    const bool has_favoured = offline_.advance_favoured(snapshot, running_favoured_, &builder_);
+    if (has_favoured || !config_.enable_plan_search) {
+      offline_.fill_in_order(snapshot, running_offline_, &builder_);
+      return;
+    }
+    offline_.search(snapshot, running_offline_, &builder_, composition);
+  }
+
+  const SchedulerConfig config_;
+  Residents residents_;
+  StepBuilder builder_;
+  OfflineStage offline_;
+  ResidencyStage ratio_;
+
+  // Of the current step
+  std::vector<Slot> decoding_;   // online
+  std::vector<Prompt> prompts_;  // online, under way or to be admitted
+  std::vector<Slot> waiting_;    // online, and who starves of the offline ones
+  std::vector<Slot> running_offline_;
+  std::vector<Slot> running_favoured_;
+  std::vector<size_t> starving_;  // candidates
+  int64_t online_units_ = 0;      // held by running requests
+  int64_t offline_units_ = 0;
+  int64_t num_admissible_ = Residency::kEverybody;  // online requests that are not starving
+  float sum_of_rates_ = 0.0F;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_hocket_policy(const SchedulerConfig& config) {
+  return std::make_unique<HocketPolicy>(config);
+}
+
+}  // namespace hocket

@@ -1,0 +1,62 @@
+// In which form running requests are kept (cache_form.h): changes of form, what a plan says of forms, and their counts.
+// Forms other than K and V, and host copies of what is uncached (host_copies.h), are known here and nowhere else in the
+// scheduler: it only says what happens to requests, in its own words.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/cache_form.h"
+#include "base/ids.h"
+#include "policies/policy.h"
+#include "state/scheduler_state.h"
+#include "transfers/host_copies.h"
+#include "transfers/step_loads.h"
+
+namespace hocket {
+
+class Forms {
+ public:
+  Forms(SchedulerState* state, StepLoads* loads);
+
+  void begin_step() {
+    plan_.projections.clear();
+    plan_.projected_units.clear();
+  }
+  void reshape(const Reshape& change);
+  // Grants are handed out: the plan will have nobody else but drafts.
+  void end_admission() { copies_.drop_idle_returns(); }
+  void end_step() { copies_.release(); }
+
+  void on_seated(Slot slot) { copies_.on_seated(slot); }
+  // REQUIRES: the request still has its row.
+  void on_preempted(Slot slot) {
+    plan_.drop_projections(requests_.row[slot], config_.hidden_units_per_block());
+    requests_.num_recomputed_tokens[slot] = 0;
+    copies_.on_preempted(slot);
+  }
+  // What the step computed of the request is counted. is_sound: it may be copied.
+  void on_computed(Slot slot, bool is_sound) {
+    if (config_.enable_partial_caching) requests_.num_recomputed_tokens[slot] = num_uncached_tokens(slot);
+    if (is_sound) copies_.on_computed(slot);
+  }
+  // The plan's arrays about forms, for its sequences in order.
+  void write(std::span<const Slot> slots);
+  // Fills in what of the stats is by form. REQUIRES: num_units and num_free_units are there.
+  void count(SchedulerStats* stats) const;
+
+ private:
+  // Computed tokens that are not cached. REQUIRES: the request runs.
+  int32_t num_uncached_tokens(Slot slot) const;
+  void count_conversion(CacheForm from, CacheForm to);
+
+  const SchedulerConfig& config_;
+  DeviceMemory& memory_;
+  RequestTable& requests_;
+  const std::vector<Slot>& running_;
+  HostCopies copies_;
+  FormPlan& plan_;
+  SchedulerCounters& counters_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,81 @@
+// Which online requests are accepted: those whose first token can still come in time. Who would come too late is told
+// so at once, and when to try again; nobody who is accepted starves for it (docs/scheduling.md, "Overload").
+//
+//   predicted TTFT = prompt work that waits, the request's own included / share of the time that prompts have had
+//
+// Prompt work is in predicted seconds: what waiting online requests, those that gave way among them, and prompts under
+// way have left, less what is cached. The share is what the last seconds had in which somebody waited: it is small
+// where decodes take the steps, and where prompts wait for memory. While nobody waits it is forgotten, and everybody is
+// accepted.
+//
+// Beside that, the known tokens of all accepted online requests may take kMostMemory of the pool: who gives way to
+// others comes back, and they must all have their turn.
+//
+// Of several tenants that wait, one with less than its equal part of that time is accepted as long as all of them
+// together stay below twice the limit: whoever has filled the queue keeps nobody else out.
+//
+// Under the default policy nobody who is accepted is then without a token for longer than
+//
+//   max_wait_ms + max_ttft_ms + kMostTurns x starving_turn_ms
+//
+// as argued in docs/scheduling.md.
+//
+// Offline requests and drafts are always accepted: they wait behind people.
+// Thread safety: none. No allocation in note_step().
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "requests/request.h"
+#include "state/scheduler_state.h"
+
+namespace hocket {
+
+class OverloadControl {
+ public:
+  static constexpr double kMostMemory = 4.0;  // of the pool
+  static constexpr double kMostTurns = 2 * kMostMemory / SchedulerConfig::kStarvingShare;
+  static constexpr double kMemorySeconds = 5.0;  // of the share of prompts: what is older counts less and less
+  static constexpr double kPriorSeconds = 0.5;   // for which prompts are taken to have had the whole time
+  static constexpr double kLeastShare = 0.01;
+  static constexpr double kLeastRetrySeconds = 1.0;
+
+  // `state` outlives this.
+  explicit OverloadControl(SchedulerState* state) : state_(*state) {}
+
+  // Takes nothing. `restoring`: who waits for other tiers.
+  bool accepts(const RequestSpec& spec, std::span<const Slot> restoring);
+  // That the last refused request was told.
+  double retry_seconds() const { return retry_seconds_; }
+
+  // Seconds until the first token of a request that came now with next to no prompt. 0 while nothing is known of steps.
+  double predicted_ttft(std::span<const Slot> restoring) const;
+
+  // A step ends that took `seconds`. REQUIRES: its tokens are still counted as scheduled.
+  void note_step(std::span<const Slot> slots, double seconds);
+
+ private:
+  struct Backlog {
+    double seconds = 0.0;      // of prompt work
+    double own_seconds = 0.0;  // of it, the tenant's
+    int64_t num_tokens = 0;    // known, of all online requests
+  };
+
+  bool is_enabled() const;
+  double share() const { return std::max(kLeastShare, (prompt_seconds_ + kPriorSeconds) / (seconds_ + kPriorSeconds)); }
+  Backlog backlog(std::span<const Slot> restoring, int32_t tenant) const;
+  double waiting_seconds(Slot slot) const;
+  double running_seconds(Slot slot) const;
+  int64_t num_waiting_tenants(int32_t own);
+
+  SchedulerState& state_;
+  double prompt_seconds_ = 0.0;  // predicted, of what was computed while somebody waited; fades
+  double seconds_ = 0.0;         // that this took; fades
+  double retry_seconds_ = kLeastRetrySeconds;
+  std::vector<int32_t> tenants_;  // scratch
+};
+
+}  // namespace hocket

@@ -1,0 +1,399 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "offline/plan_features.h"
+#include "stages/class_order.h"
+
+namespace hocket {
+
+Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
+    : state_(config, estimates),
+      refiner_(estimates.latency, {.prior_deviation = estimates.latency_deviation}),
+      announcements_(&state_),
+      loads_(&state_),
+      restores_(&state_, &announcements_, &loads_),
+      saves_(&state_),
+      forms_(&state_, &loads_),
+      admission_(&state_, {announcements_, restores_, saves_, forms_}),
+      overload_(&state_) {
+  PlanWriter::reserve(config.max_num_seqs, config.max_num_batched_tokens, &state_.plan);
+  output_.begin(config.max_num_seqs);
+  composition_.reserve(config.max_num_seqs);
+  const auto num_changes = static_cast<size_t>(std::min(config.num_units, 1 << 16));  // of block tables in one step
+  state_.plan.table.index.reserve(num_changes);
+  state_.plan.table.unit.reserve(num_changes);
+  state_.tiers.reserve(&state_.plan.moves);
+}
+
+// ---- requests come and go ----
+
+AddStatus Scheduler::add_request(const RequestSpec& spec) {
+  const AddStatus status = validate(spec);
+  if (status != AddStatus::kOk) return status;
+  if (!overload_.accepts(spec, restores_.restoring())) return AddStatus::kOverloaded;
+  const Slot slot = state_.requests.add(spec, state_.config.max_model_len);
+  state_.tenants.on_added(slot, spec.tenant);
+  if (!spec.session_id.empty()) announcements_.on_added(slot, spec);
+  if (has_tiers(slot)) {
+    state_.requests.keys[slot].reserve(state_.config.blocks_for(state_.requests.limits[slot].max_total_tokens));
+  }
+  if (state_.offline) state_.offline->add(slot);
+  state_.enqueue(slot);
+  return status;
+}
+
+AddStatus Scheduler::validate(const RequestSpec& spec) const {
+  const auto is_negative = [](int32_t token) { return token < 0; };
+  if (spec.prompt.empty() || std::ranges::any_of(spec.prompt, is_negative)) return AddStatus::kInvalid;
+  if (spec.max_tokens < 1 || spec.min_tokens < 0 || !std::isfinite(spec.arrival_time)) return AddStatus::kInvalid;
+  if (spec.request_class < 0 || spec.request_class >= kNumRequestClasses) return AddStatus::kInvalid;
+  if (state_.requests.find(spec.id) != kNone) return AddStatus::kDuplicateId;
+
+  const auto num_prompt = static_cast<int64_t>(spec.prompt.size());
+  if (num_prompt + 1 > state_.config.max_model_len) return AddStatus::kTooLong;
+  const int64_t num_output = std::min<int64_t>(spec.max_tokens, state_.config.max_model_len - num_prompt);
+  if (state_.config.blocks_for(static_cast<int32_t>(num_prompt + num_output)) > state_.memory.num_kv_blocks()) {
+    return AddStatus::kTooLong;
+  }
+  const bool is_whole = !state_.config.enable_chunked_prefill;
+  if (is_whole && num_prompt > state_.config.max_num_batched_tokens) return AddStatus::kTooLong;
+  const size_t num_waiting = state_.waiting.size() + restores_.restoring().size();
+  const bool is_full = num_waiting >= static_cast<size_t>(state_.config.max_num_waiting);
+  return is_full ? AddStatus::kQueueFull : AddStatus::kOk;
+}
+
+bool Scheduler::abort(uint64_t request_id) {
+  const Slot slot = state_.requests.find(request_id);
+  if (slot == kNone) return false;
+  state_.requests.forget_id(slot);
+  if (state_.requests.num_scheduled_tokens[slot] > 0) {
+    state_.requests.is_aborted[slot] = 1;
+    return true;
+  }
+  switch (state_.requests.state[slot]) {
+    case RequestState::kWaiting:
+      state_.dequeue(slot);
+      break;
+    case RequestState::kRestoring:
+      restores_.forget(slot);
+      break;
+    default:
+      std::erase(state_.running, slot);
+  }
+  end_request(slot, FinishReason::kAbort);
+  return true;
+}
+
+void Scheduler::end_request(Slot slot, FinishReason reason) {
+  announcements_.on_ended(slot);
+  restores_.on_ended(slot);
+  if (state_.requests.row[slot] != kNone) state_.memory.release(state_.requests.row[slot]);
+  saves_.drop(slot);
+  state_.tenants.on_ended(slot);
+  ++state_.counters.num_finished[static_cast<size_t>(reason)];
+  state_.requests.free(slot);
+}
+
+// ---- schedule ----
+
+const BatchPlan& Scheduler::schedule(double now) {
+  HOCKET_CHECK(!is_open_, "schedule() while a plan is open");
+  begin_step(now);
+  if (state_.config.restores_from_tiers()) restores_.before_policy();
+
+  if (state_.config.refine_latency) limit_seconds_ = seconds_limit();
+  composition_.clear();
+  state_.policy->compose(state_.snapshot(), &composition_);
+  residency_ = composition_.residency;
+  admission_.carry_out(composition_);
+  if (state_.budget == state_.config.max_num_batched_tokens && has_work()) admission_.ensure_progress(&composition_);
+
+  forms_.end_admission();
+  write_batch();
+  if (announcements_.advance()) write_batch();
+  loads_.write();
+  state_.tiers.write(&state_.plan.moves);
+  state_.memory.flush_changes(&state_.plan.table);
+  is_open_ = !state_.plan.empty();
+  if (is_open_) {
+    ++state_.plan.step_id;
+    ++state_.counters.num_steps;
+    if (state_.config.enable_partial_caching) {
+      ++state_.counters.num_ratio_steps[static_cast<size_t>(residency_.reason)];
+    }
+  }
+  return state_.plan;
+}
+
+void Scheduler::begin_step(double now) {
+  BatchPlan& plan = state_.plan;
+  state_.now = now;
+  state_.budget = state_.config.max_num_batched_tokens;
+  plan.preempted_ids.clear();
+  plan.table.clear();
+  plan.transfers.clear();
+  forms_.begin_step();
+  loads_.clear();
+  state_.tenants.begin_step();
+  admission_.begin_step();
+  if (state_.offline) observe_online_use();
+}
+
+// That a deadline, or the bound of offline steps, leaves the step.
+double Scheduler::seconds_limit() const {
+  return std::min(state_.config.max_offline_step_ms / 1000, tightest_slack(state_.snapshot(), state_.running));
+}
+
+void Scheduler::write_batch() {
+  writer_.write(state_.requests, state_.running, &state_.plan);
+  forms_.write(writer_.seq_slots());
+}
+
+void Scheduler::observe_online_use() {
+  int64_t num_units = 0;
+  for (const Slot slot : state_.running) {
+    const bool is_online = state_.requests.request_class[slot] == kOnlineClass;
+    if (is_online) num_units += state_.memory.num_held_units(state_.requests.row[slot]);
+  }
+  state_.online_use.update(state_.now, num_units);
+}
+
+// ---- commit ----
+
+const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now) {
+  HOCKET_CHECK(is_open_, "commit() without an open plan");
+  HOCKET_CHECK(sampled.size() == state_.plan.sample_seqs.size(), "commit() needs one token per entry of sample_seqs");
+  HOCKET_CHECK(std::ranges::all_of(sampled, [](int32_t token) { return token >= 0 || token == kNoToken; }),
+               "a sampled token is negative");
+  is_open_ = false;
+  if (state_.config.refine_latency && !state_.plan.has_copies()) learn_from_step(now - state_.now);
+  count_seconds(now - state_.now);
+  overload_.note_step(writer_.seq_slots(), now - state_.now);
+  state_.now = now;
+  output_.begin(sampled.size());
+  forms_.end_step();
+
+  const auto slots = writer_.seq_slots();
+  bool any_ended = false;
+  size_t next_sample = 0;
+  for (size_t s = 0; s < slots.size(); ++s) {
+    const Slot slot = slots[s];
+    const bool is_sampled =
+        next_sample < sampled.size() && state_.plan.sample_seqs[next_sample] == static_cast<int32_t>(s);
+    const int32_t token = is_sampled ? sampled[next_sample++] : kNoToken;
+    const bool has_failed = is_sampled && token == kNoToken;
+    state_.tenants.on_served(slot, state_.requests.num_scheduled_tokens[slot], is_sampled && !has_failed);
+    commit_tokens(slot, !has_failed);
+    if (announcements_.is_draft(slot)) {
+      announcements_.end_draft_step(slot);
+      any_ended = true;
+      continue;
+    }
+    auto reason = FinishReason::kNone;
+    if (state_.requests.is_aborted[slot]) {
+      reason = FinishReason::kAbort;
+    } else if (has_failed) {
+      reason = FinishReason::kError;
+      write_output(slot, token, reason);
+    } else if (is_sampled) {
+      reason = commit_sample(slot, token);
+    }
+    if (reason == FinishReason::kNone) continue;
+    if (reason != FinishReason::kAbort) state_.requests.forget_id(slot);
+    end_request(slot, reason);
+    any_ended = true;
+  }
+  if (any_ended) {
+    std::erase_if(state_.running, [&](Slot slot) { return state_.requests.state[slot] != RequestState::kRunning; });
+  }
+  output_.end();
+  return output_;
+}
+
+void Scheduler::learn_from_step(double seconds) {
+  const BatchFeatures features = plan_features(state_.plan);
+  state_.estimates.margin.observe(state_.estimates.latency.predict(features), seconds, limit_seconds_);
+  refiner_.observe(features, seconds);
+  state_.estimates.latency = refiner_.model();
+}
+
+// Whose tokens the step computed. REQUIRES: they are still counted as scheduled.
+void Scheduler::count_seconds(double seconds) {
+  std::array<int64_t, kNumRequestClasses> num_tokens = {};
+  int64_t num_all = 0;
+  for (const Slot slot : writer_.seq_slots()) {
+    num_tokens[state_.requests.request_class[slot]] += state_.requests.num_scheduled_tokens[slot];
+    num_all += state_.requests.num_scheduled_tokens[slot];
+  }
+  if (num_all == 0) return;
+  for (size_t i = 0; i < num_tokens.size(); ++i) {
+    state_.counters.class_seconds[i] += seconds * static_cast<double>(num_tokens[i]) / static_cast<double>(num_all);
+  }
+  const bool has_online = num_tokens[kOnlineClass] > 0;
+  const bool has_offline = num_tokens[kOfflineClass] > 0;
+  if (has_offline && !has_online) state_.counters.offline_only_seconds += seconds;
+  state_.offline_share.note_step(has_online, has_offline, state_.now + seconds);
+  announcements_.note_step(has_online || has_offline, num_tokens[kAdvisoryClass] > 0, state_.now + seconds);
+}
+
+// The tokens scheduled for the step have their cache now. It is kept for others if it is sound.
+void Scheduler::commit_tokens(Slot slot, bool is_sound) {
+  RequestTable& requests = state_.requests;
+  requests.num_computed_tokens[slot] += requests.num_scheduled_tokens[slot];
+  requests.num_last_scheduled[slot] = requests.num_scheduled_tokens[slot];
+  requests.num_scheduled_tokens[slot] = 0;
+  const Row row = requests.row[slot];
+  const int32_t num_computed = requests.num_computed_tokens[slot];
+  forms_.on_computed(slot, is_sound);
+  if (!is_sound) return;
+  if (!state_.memory.can_index(row, num_computed)) return;
+  const int32_t num_indexed = state_.memory.num_indexed_blocks(row);
+  const int32_t num_blocks = num_computed / state_.config.block_size;
+  if (state_.offline) {
+    const auto pending = state_.offline->pending_counts(slot, num_indexed, num_blocks);
+    state_.memory.index(row, requests.computed_tokens(slot), pending);
+    state_.offline->note_cached(slot, num_blocks);
+  } else {
+    state_.memory.index(row, requests.computed_tokens(slot));
+  }
+  if (has_tiers(slot)) save(slot, num_indexed);
+}
+
+bool Scheduler::has_tiers(Slot slot) const {
+  return state_.tiers.is_enabled() && (!state_.config.save_sessions_only || announcements_.is_of_session(slot));
+}
+
+// Blocks that the cache has had from the request since num_indexed; or, where others' are not saved, all of its own and
+// those that it found there.
+void Scheduler::save(Slot slot, int32_t num_indexed) {
+  const Row row = state_.requests.row[slot];
+  const bool is_first = num_indexed == state_.memory.num_shared_blocks(row);
+  const int32_t begin = state_.config.save_sessions_only && is_first ? 0 : num_indexed;
+  const int32_t num_computed = state_.requests.num_computed_tokens[slot];
+  const int32_t num_new = num_computed / state_.config.block_size - begin;
+  const auto keys = state_.update_keys(slot, num_computed).subspan(begin, num_new);
+  state_.tiers.save(keys, state_.memory.tables().blocks(row).subspan(begin, num_new));
+}
+
+FinishReason Scheduler::commit_sample(Slot slot, int32_t token) {
+  state_.requests.append_token(slot, token);
+  state_.requests.note_token(slot, state_.now);
+  const FinishReason reason = state_.requests.finish_reason(slot, token);
+  const int32_t num_output = state_.requests.num_output_tokens(slot);
+  if (reason != FinishReason::kNone) state_.output_forecast.observe(state_.requests.request_class[slot], num_output);
+  ++state_.counters.num_output_tokens;
+  if (num_output == 1) state_.counters.num_prompt_tokens += state_.requests.num_prompt_tokens[slot];
+  write_output(slot, token, reason);
+  return reason;
+}
+
+void Scheduler::write_output(Slot slot, int32_t token, FinishReason reason) {
+  const RequestTable& requests = state_.requests;
+  output_.add(requests.id[slot], token, reason, requests.num_output_tokens(slot), requests.num_cached_tokens[slot]);
+}
+
+// ---- what others are told ----
+
+SchedulerStats Scheduler::stats() const {
+  SchedulerStats stats;
+  stats.counters = state_.counters;
+  for (const Slot slot : state_.running) ++stats.num_running[state_.requests.request_class[slot]];
+  for (const Slot slot : state_.waiting) ++stats.num_waiting[state_.requests.request_class[slot]];
+  for (const Slot slot : restores_.restoring()) ++stats.num_waiting[state_.requests.request_class[slot]];
+  const BlockPool& pool = state_.memory.pool();
+  stats.num_units = pool.unit_pool().num_units();
+  stats.num_free_units = pool.unit_pool().num_free();
+  stats.num_cached_units = int64_t{state_.memory.cache().num_evictable_blocks()} * pool.units_per_block();
+  forms_.count(&stats);
+  stats.residency = residency_;
+  if (!state_.config.enable_partial_caching) {
+    stats.counters.num_ratio_steps[static_cast<size_t>(RatioReason::kNotAllowed)] = stats.counters.num_steps;
+  }
+  stats.num_evicted_blocks = state_.memory.cache().num_evicted_blocks();
+  stats.num_host_blocks = state_.tiers.index().num_slots();
+  stats.num_free_host_blocks = state_.tiers.index().num_free_slots();
+  stats.predicted_ttft_seconds = overload_.predicted_ttft(restores_.restoring());
+  stats.num_sessions = announcements_.num_sessions();
+  stats.num_leases = announcements_.num_leases();
+  stats.tiers = state_.tiers.counters();
+  return stats;
+}
+
+void Scheduler::check_invariants() const {
+  check_lists();
+  std::vector<Row> rows;
+  for (const Slot slot : state_.running) rows.push_back(state_.requests.row[slot]);
+  std::sort(rows.begin(), rows.end());
+  HOCKET_CHECK(std::adjacent_find(rows.begin(), rows.end()) == rows.end(), "two requests share a row");
+  HOCKET_CHECK(static_cast<int32_t>(rows.size()) + state_.memory.num_free_rows() == state_.config.max_num_seqs,
+               "a row is lost");
+  const auto arrivals = state_.tiers.arrivals();
+  state_.memory.check_invariants(rows, arrivals);
+  state_.tiers.check_invariants();
+  announcements_.check_invariants();
+  saves_.check_invariants();
+  if (state_.offline) {
+    const auto num_offline =
+        std::ranges::count_if(state_.waiting, [&](Slot slot) { return state_.is_queued_offline(slot); });
+    HOCKET_CHECK(num_offline == state_.offline->size(), "the offline queue differs from the waiting list");
+    state_.offline->check_invariants();
+  }
+  for (const Slot slot : restores_.restoring()) check_request(slot);
+  for (const Slot slot : state_.running) check_request(slot);
+  for (const Slot slot : state_.waiting) check_request(slot);
+}
+
+void Scheduler::check_lists() const {
+  std::vector<uint8_t> seen(state_.requests.num_slots(), 0);
+  size_t num_aborted = 0;
+  using List = std::pair<std::span<const Slot>, RequestState>;
+  for (const auto& [list, state] :
+       {List{state_.running, RequestState::kRunning}, List{state_.waiting, RequestState::kWaiting},
+        List{restores_.restoring(), RequestState::kRestoring}}) {
+    for (const Slot slot : list) {
+      HOCKET_CHECK(state_.requests.state[slot] == state && !seen[slot],
+                   "a list holds a request twice, or another state's");
+      seen[slot] = 1;
+      num_aborted += state_.requests.is_aborted[slot] && !announcements_.is_draft(slot);
+      HOCKET_CHECK(state_.requests.is_aborted[slot] || state_.requests.find(state_.requests.id[slot]) == slot,
+                   "an id names another slot");
+    }
+  }
+  const auto num_drafts = static_cast<size_t>(std::ranges::count(state_.requests.state, RequestState::kDraft));
+  const size_t num_listed = state_.running.size() + state_.waiting.size() + restores_.restoring().size() + num_drafts;
+  HOCKET_CHECK(num_listed == static_cast<size_t>(state_.requests.num_live()), "a request is lost");
+  HOCKET_CHECK(state_.requests.slot_of_id.size() + num_aborted == num_listed, "an id is lost");
+  const auto before = [&](Slot a, Slot b) { return state_.policy->precedes(state_.requests, a, b); };
+  HOCKET_CHECK(std::is_sorted(state_.waiting.begin(), state_.waiting.end(), before),
+               "the waiting list is out of order");
+}
+
+void Scheduler::check_request(Slot slot) const {
+  const int32_t num_computed = state_.requests.num_computed_tokens[slot];
+  const int32_t num_scheduled = state_.requests.num_scheduled_tokens[slot];
+  const int32_t num_tokens = state_.requests.num_tokens[slot];
+  HOCKET_CHECK(num_computed >= 0 && num_scheduled >= 0 && num_computed + num_scheduled <= num_tokens,
+               "a request has more tokens computed than known");
+  HOCKET_CHECK(state_.requests.known_tokens(slot).back() == state_.requests.last_token[slot],
+               "a request's last token is another");
+  HOCKET_CHECK(num_computed < num_tokens, "a live request has nothing left to compute");
+  HOCKET_CHECK(num_tokens < state_.requests.limits[slot].max_total_tokens, "a live request has reached its length");
+  HOCKET_CHECK(state_.requests.num_recomputed_tokens[slot] <= num_computed,
+               "tokens are to be recomputed that never were");
+  HOCKET_CHECK(is_open_ || (num_scheduled == 0 && !state_.requests.is_aborted[slot]), "a closed step left traces");
+  if (state_.requests.state[slot] != RequestState::kRunning) {
+    HOCKET_CHECK(state_.requests.row[slot] == kNone && num_computed == 0 && num_scheduled == 0,
+                 "a waiting request holds memory");
+    return;
+  }
+  const auto num_blocks = state_.memory.tables().num_blocks(state_.requests.row[slot]);
+  HOCKET_CHECK(num_blocks * state_.config.block_size >= num_computed + num_scheduled, "a token has no block");
+}
+
+}  // namespace hocket

@@ -1,0 +1,1 @@
+"""`/v1/responses`: its answer, whole or as events, kept for later, or made while nobody waits."""

@@ -1,0 +1,28 @@
+"""Flex requests in the engine, by tenant: they are offline work, and their tenant's batches pay for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class FlexWork:
+    """Belongs to one event loop. Invariant: `num_open` has only tenants with open requests."""
+
+    def __init__(self) -> None:
+        self.num_open: Counter[str] = Counter()  # requests in the engine
+        self._costs: Counter[str] = Counter()  # tokens of those that ended since they were last taken
+
+    def begin(self, tenant: str, num_requests: int) -> None:
+        self.num_open[tenant] += num_requests
+
+    def end(self, tenant: str, num_requests: int, cost: int) -> None:
+        """cost: tokens, prompt and output."""
+        self.num_open[tenant] -= num_requests
+        if not self.num_open[tenant]:
+            del self.num_open[tenant]
+        self._costs[tenant] += cost
+
+    def take_costs(self) -> Counter[str]:
+        """Of what has ended since the last call."""
+        costs, self._costs = self._costs, Counter()
+        return costs

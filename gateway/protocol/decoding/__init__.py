@@ -1,0 +1,1 @@
+"""How bytes become checked values: what all bodies and queries have in common."""

@@ -1,0 +1,1 @@
+"""What a server says of itself, and the description of its routes, from which /openapi.json is made."""

@@ -1,0 +1,1 @@
+"""The handlers of offline work: files and batches."""

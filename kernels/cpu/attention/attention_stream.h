@@ -1,0 +1,217 @@
+// Attention of one query token: the cache is read once, in the order in which it lies in memory.
+//
+// Keys come in blocks: all scores of the block, for all KV heads and their query heads; all softmaxes; then all
+// weighted sums of the values. Within a block the vectors are read kGroup at a time, head by head, so that a group is
+// read as kGroup neighbouring streams; the group after it is fetched meanwhile, which the hardware does not guess
+// (stream_products.h).
+#pragma once
+
+#include <type_traits>
+
+#include "attention/attention_state.h"
+#include "attention/stream_products_bf16.h"
+#include "cache/paged.h"
+#include "simd.h"
+#include "threads/thread_pool.h"
+
+namespace hocket::cpu::HOCKET_ISA {
+
+template <class T>
+class StreamAttention {
+ public:
+  StreamAttention(const PagedAttentionArgs& args)
+      : args_(args),
+        layer_(args.pool, args.layer),
+        head_dim_(args.pool.head_dim),
+        row_size_(Products::row_size(head_dim_)),
+        group_(args.num_heads / args.pool.num_kv_heads) {}
+
+  // One query token, the KV heads [head_begin, head_end), the keys [key_begin, key_end).
+  void run(int64_t row, int64_t head_begin, int64_t head_end, int64_t key_begin, int64_t key_end,
+           const AttentionSink& sink) const {
+    const int64_t num_heads = head_end - head_begin, num_rows = num_heads * group_;
+    Rows rows = workspace(num_rows);
+    load_queries(sink.first_query, head_begin * group_, num_rows, rows.q);
+    reset(rows.state.now, num_rows);
+
+    Vectors blocks[2];
+    int64_t block = key_begin / kKeyBlock * kKeyBlock;
+    find(row, block, key_begin, key_end, blocks[0]);
+    for (int64_t i = 0; block < key_end; block += kKeyBlock, i ^= 1) {
+      const int64_t next = block + kKeyBlock;
+      const bool is_last = next >= key_end;
+      if (!is_last) find(row, next, next, key_end, blocks[i ^ 1]);
+      add_block(blocks[i], blocks[is_last ? i : i ^ 1].keys, num_heads, head_begin * head_dim_, rows);
+      if (is_last || next % kPartition == 0) {
+        end_partition(block / kPartition, rows, num_rows, head_begin * group_, sink);
+        if (!is_last) reset(rows.state.now, num_rows);
+      }
+    }
+    if (sink.partials != nullptr) return;
+    for (int64_t r = 0; r < num_rows; ++r) sink.write<Products>(rows.state.before, r, 0, head_begin * group_ + r);
+  }
+
+ private:
+  using Products = StreamProductsOf<T>;
+  using Query = typename Products::Query;
+  using Weight = typename Products::Weight;
+
+  // One per query head of the item.
+  struct Rows {
+    float* scores;    // [rows][kKeyBlock]
+    Query* q;         // [rows][row_size]
+    Weight* weights;  // [rows][kKeyBlock]; the scores' place where they are of the same type
+    PartitionedState state;
+  };
+
+  // Where the vectors of a block are, of which the keys [first, end) are seen. What is before and behind them in their
+  // groups is read, too, and weighs nothing: the first and the last one, repeated.
+  struct Vectors {
+    int64_t first;
+    int64_t end;
+    const T* keys[kKeyBlock];
+    const T* values[kKeyBlock];
+  };
+
+  struct Place {
+    Kind kind;
+    const T** vectors;
+  };
+
+  // The keys [key_begin, key_end) of the block.
+  void find(int64_t row, int64_t block, int64_t key_begin, int64_t key_end, Vectors& keys) const {
+    keys.first = key_begin - block;
+    keys.end = min(kKeyBlock, key_end - block);
+    const Place places[] = {{kKeys, keys.keys}, {kValues, keys.values}};
+    for (auto [kind, vectors] : places) {
+      layer_.vectors(row, kind, key_begin, keys.end - keys.first, vectors + keys.first);
+      for (int64_t j = 0; j < keys.first; ++j) vectors[j] = vectors[keys.first];
+      for (int64_t j = keys.end; j < round_up(keys.end, kGroup); ++j) vectors[j] = vectors[j - 1];
+    }
+  }
+
+  Rows workspace(int64_t rows) const {
+    constexpr bool kInPlace = std::is_same_v<Weight, float>;
+    const int64_t floats = rows * (3 * row_size_ + (kInPlace ? 1 : 2) * kKeyBlock + 4);
+    float* p = static_cast<float*>(scratch(Scratch::kItem, static_cast<size_t>(floats) * sizeof(float)));
+    const auto take = [&p, rows](int64_t n) {
+      float* taken = p;
+      p += rows * n;
+      return taken;
+    };
+    Rows taken;
+    taken.scores = take(kKeyBlock);
+    taken.weights = reinterpret_cast<Weight*>(kInPlace ? taken.scores : take(kKeyBlock));
+    taken.q = reinterpret_cast<Query*>(take(row_size_));
+    AttentionState* states[] = {&taken.state.now, &taken.state.before};
+    for (AttentionState* state : states) {
+      state->out = take(row_size_);
+      state->top = take(1);
+      state->total = take(1);
+      state->row_size = row_size_;
+    }
+    return taken;
+  }
+
+  void load_queries(int64_t query, int64_t first_head, int64_t rows, Query* q) const {
+    const float* from = static_cast<const float*>(args_.q) + query * args_.q_stride + first_head * head_dim_;
+    for (int64_t r = 0; r < rows; ++r, from += head_dim_, q += row_size_) {
+      Products::load_query(from, args_.scale, head_dim_, q);
+    }
+  }
+
+  void end_partition(int64_t partition, Rows& rows, int64_t num_rows, int64_t first_head,
+                     const AttentionSink& sink) const {
+    if (sink.partials == nullptr) return rows.state.end(num_rows);
+    for (int64_t r = 0; r < num_rows; ++r) {
+      sink.write_partial<Products>(partition, rows.state.now, r, 0, first_head + r);
+    }
+  }
+
+  // All query heads of the item; `offset` is that of their first KV head in a vector. next_keys: of the block after it.
+  void add_block(const Vectors& block, const T* const* next_keys, int64_t num_heads, int64_t offset,
+                 const Rows& rows) const {
+    const int64_t begin = block.first / kGroup * kGroup;
+    for (int64_t j = begin; j < block.end; j += kGroup) {
+      const T* const* next = ahead(block.keys, j, block.end, block.values + begin);
+      for (int64_t h = 0; h < num_heads; ++h) add_scores({block.keys + j, next, offset + h * head_dim_}, h, rows, j);
+    }
+    for (int64_t r = 0; r < num_heads * group_; ++r) softmax(block.first, block.end, rows, r);
+    for (int64_t j = begin; j < block.end; j += kGroup) {
+      const T* const* next = ahead(block.values, j, block.end, next_keys);
+      for (int64_t h = 0; h < num_heads; ++h) add_outputs({block.values + j, next, offset + h * head_dim_}, h, rows, j);
+    }
+  }
+
+  // The group after that at j, which may be the first of what comes `then`.
+  static const T* const* ahead(const T* const* vectors, int64_t j, int64_t end, const T* const* then) {
+    return j + kGroup < end ? vectors + j + kGroup : then;
+  }
+
+  // The scores of the query heads of KV head h with the group of keys from j on.
+  void add_scores(const StreamGroup<T>& keys, int64_t h, const Rows& rows, int64_t j) const {
+    for_rows(h, [&]<int kRows, bool kFetch>(int64_t r) {
+      const Query* q = rows.q + r * row_size_;
+      Products::template scores<kRows, kFetch>(q, keys, head_dim_, rows.scores + r * kKeyBlock + j);
+    });
+  }
+
+  // The group of values from j on, added to the outputs of the query heads of KV head h.
+  void add_outputs(const StreamGroup<T>& values, int64_t h, const Rows& rows, int64_t j) const {
+    for_rows(h, [&]<int kRows, bool kFetch>(int64_t r) {
+      const Weight* weights = rows.weights + r * kKeyBlock + j;
+      Products::template add_values<kRows, kFetch>(weights, values, head_dim_, rows.state.now.out + r * row_size_);
+    });
+  }
+
+  // fn<n, is_first>(r) for the query heads of KV head h, 4, 2 or 1 at a time, r the first of them.
+  template <class Fn>
+  void for_rows(int64_t h, const Fn& fn) const {
+    const int64_t begin = h * group_, end = begin + group_;
+    int64_t r = begin;
+    const auto take = [&]<int kRows>() {
+      r == begin ? fn.template operator()<kRows, true>(r) : fn.template operator()<kRows, false>(r);
+      r += kRows;
+    };
+    if constexpr (Products::kMaxRows >= 4) {
+      while (r + 4 <= end) take.template operator()<4>();
+    }
+    while (r + 2 <= end) take.template operator()<2>();
+    if (r < end) take.template operator()<1>();
+  }
+
+  // weights = exp(scores - top) in row r, and its state brought up to date. Those of keys that are not seen are zero.
+  void softmax(int64_t first, int64_t end, const Rows& rows, int64_t r) const {
+    const AttentionState& state = rows.state.now;
+    float* scores = rows.scores + r * kKeyBlock;
+    Weight* weights = rows.weights + r * kKeyBlock;
+    const int64_t group_begin = first / kGroup * kGroup, group_end = round_up(end, kGroup);
+    for (int64_t j = group_begin; j < first; ++j) scores[j] = -kInfinity;
+    for (int64_t j = end; j < group_end; ++j) scores[j] = -kInfinity;
+    Vec top_vec = splat(state.top[r]);
+    for (int64_t j = group_begin; j < group_end; j += kWidth) top_vec = max(top_vec, load(scores + j));
+    const float top = max_lane(top_vec);
+    if (top != state.top[r]) {
+      const float decay = exp(splat(state.top[r] - top))[0];
+      state.top[r] = top;
+      state.total[r] *= decay;
+      float* out = state.out + r * row_size_;
+      for (int64_t i = 0; i < row_size_; i += kWidth) store(out + i, load(out + i) * decay);
+    }
+    Vec total{};
+    for (int64_t j = group_begin; j < group_end; j += kWidth) {
+      const Vec weight = Products::round_weight(exp(load(scores + j) - top));
+      store(weights + j, weight);
+      total += weight;
+    }
+    state.total[r] += sum(total);
+  }
+
+  const PagedAttentionArgs& args_;
+  PagedLayer<T> layer_;
+  int64_t head_dim_;
+  int64_t row_size_;
+  int64_t group_;
+};
+
+}  // namespace hocket::cpu::HOCKET_ISA

@@ -1,0 +1,215 @@
+// Attention of many query rows that share a KV head: two small matrix products per block of keys.
+//
+// A row is one query head at one query token; rows are numbered query * group + head within the KV head. For a block of
+// keys, expanded to elements that are multiplied (float32, or pairs of bfloat16):
+//   S [keys][rows]      = K [keys][head_dim]  Q^T [head_dim][rows]    rows along the lanes: softmax needs no shuffles
+//   out [rows][head_dim] += exp(S)^T [rows][keys]  V [keys][head_dim]
+//
+// Each sum has the order that attention_state.h says, which is that of attention_stream.h: what is a vector's lanes
+// there are sums one after the other here.
+#pragma once
+
+#include "attention/attention_state.h"
+#include "attention/gemm.h"
+#include "attention/stream_products_bf16.h"
+#include "cache/paged.h"
+#include "simd.h"
+#include "threads/thread_pool.h"
+
+namespace hocket::cpu::HOCKET_ISA {
+
+constexpr int64_t kTileRows = 48;  // multiples of kWidth and of kMicroRows
+
+template <class T>
+class TileAttention {
+ public:
+  TileAttention(const PagedAttentionArgs& args)
+      : args_(args),
+        layer_(args.pool, args.layer),
+        head_dim_(args.pool.head_dim),
+        row_size_(Products::row_size(head_dim_)),
+        group_(args.num_heads / args.pool.num_kv_heads) {}
+
+  // The rows [row_begin, row_end) of one KV head, at most kTileRows, over the keys [key_begin, key_end). The query
+  // token 0 of the sequence is at position `first_position`.
+  void run(int64_t table_row, int64_t head, int64_t row_begin, int64_t row_end, int64_t key_begin, int64_t key_end,
+           int64_t first_position, const AttentionSink& sink) const {
+    Workspace ws = workspace();
+    const int64_t rows = row_end - row_begin;
+    load_queries(sink.first_query, head, row_begin, rows, first_position, ws);
+    const int64_t begin = max(key_begin, first_key(first_position + row_begin / group_));
+    const int64_t end = min(key_end, first_position + (row_end - 1) / group_ + 1);
+    const bool is_split = sink.partials != nullptr;  // then somebody waits for every partition
+    const int64_t first = is_split ? key_begin : begin, last = is_split ? key_end : end;
+    for (int64_t partition = first / kPartition; partition * kPartition < last; ++partition) {
+      const int64_t partition_end = min(end, (partition + 1) * kPartition);
+      reset(ws.state.now, kTileRows);
+      for (int64_t block = partition * kPartition; block < partition_end; block += kKeyBlock) {
+        const int64_t from = max(block, begin), to = min(partition_end, block + kKeyBlock);
+        if (from < to) add_block(table_row, head, block, from, to, rows, ws);
+      }
+      if (!is_split) {
+        ws.state.end(rows);
+        continue;
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t row = row_begin + r;
+        sink.write_partial<Products>(partition, ws.state.now, r, row / group_, head * group_ + row % group_);
+      }
+    }
+    if (is_split) return;
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = row_begin + r;
+      sink.write<Products>(ws.state.before, r, row / group_, head * group_ + row % group_);
+    }
+  }
+
+ private:
+  using Products = StreamProductsOf<T>;
+  using Element = typename Products::Element;
+  using Query = typename Products::Query;
+  static constexpr int kPerElement = Products::kPerElement;
+
+  struct Workspace {
+    Element* queries;    // [row_size / kPerElement][kTileRows], scaled
+    Query* query;        // [row_size]: one of them
+    Element* keys;       // [kKeyBlock][row_size / kPerElement]
+    Element* values;     // [kKeyBlock / kPerElement][row_size]
+    float* scores;       // [kKeyBlock][kTileRows]; then weights as Element, [kKeyBlock / kPerElement][kTileRows]
+    float* decay;        // [kTileRows]
+    int32_t* positions;  // [kTileRows]
+    PartitionedState state;
+  };
+
+  Workspace workspace() const {
+    const int64_t floats = row_size_ * (3 * kTileRows + 2 * kKeyBlock + 1) + kKeyBlock * kTileRows + 6 * kTileRows;
+    float* p = static_cast<float*>(scratch(Scratch::kItem, static_cast<size_t>(floats) * sizeof(float)));
+    const auto take = [&p](int64_t n) {
+      float* taken = p;
+      p += n;
+      return taken;
+    };
+    Workspace ws;
+    ws.queries = reinterpret_cast<Element*>(take(row_size_ * kTileRows));
+    ws.keys = reinterpret_cast<Element*>(take(row_size_ * kKeyBlock));
+    ws.values = reinterpret_cast<Element*>(take(row_size_ * kKeyBlock));
+    ws.query = reinterpret_cast<Query*>(take(row_size_));
+    ws.scores = take(kKeyBlock * kTileRows);
+    ws.decay = take(kTileRows);
+    ws.positions = reinterpret_cast<int32_t*>(take(kTileRows));
+    AttentionState* states[] = {&ws.state.now, &ws.state.before};
+    for (AttentionState* state : states)
+      *state = {take(kTileRows), take(kTileRows), take(kTileRows * row_size_), row_size_};
+    return ws;
+  }
+
+  int64_t elements() const { return row_size_ / kPerElement; }
+
+  int64_t first_key(int64_t position) const {
+    return args_.sliding_window > 0 ? max<int64_t>(0, position - args_.sliding_window + 1) : 0;
+  }
+
+  // Transposed. Rows beyond the last are zero and see what the last one sees.
+  void load_queries(int64_t first_query, int64_t head, int64_t row_begin, int64_t rows, int64_t first_position,
+                    const Workspace& ws) const {
+    for (int64_t r = 0; r < kTileRows; ++r) {
+      const int64_t row = row_begin + min(r, rows - 1);
+      const int64_t query = row / group_;
+      const float* from = static_cast<const float*>(args_.q) + (first_query + query) * args_.q_stride +
+                          (head * group_ + row % group_) * head_dim_;
+      const float scale = r < rows ? args_.scale : 0.0f;
+      Products::load_query(from, scale, head_dim_, ws.query);
+      for (int64_t i = 0; i < elements(); ++i) {
+        __builtin_memcpy(ws.queries + i * kTileRows + r, ws.query + i * kPerElement, sizeof(Element));
+      }
+      ws.positions[r] = static_cast<int32_t>(first_position + query);
+    }
+  }
+
+  // The keys [from, to) of the block that begins at `block`.
+  void add_block(int64_t table_row, int64_t head, int64_t block, int64_t from, int64_t to, int64_t rows,
+                 const Workspace& ws) const {
+    const int64_t first = from - block, end = to - block, lanes = round_up(rows, kWidth), offset = head * head_dim_;
+    const T* vectors[kKeyBlock + 1];
+    layer_.vectors(table_row, kKeys, from, to - from, vectors + first);
+    for (int64_t j = first; j < end; ++j) {
+      Products::expand_key(vectors[j] + offset, head_dim_, ws.keys + j * elements());
+    }
+    layer_.vectors(table_row, kValues, from, to - from, vectors + first);
+    const int64_t even_first = first / kPerElement * kPerElement, even_end = round_up(end, kPerElement);
+    vectors[even_first] = vectors[first];
+    vectors[even_end - 1] = vectors[end - 1];
+    for (int64_t j = even_first; j < even_end; j += kPerElement) {
+      Products::expand_values(vectors + j, offset, head_dim_, ws.values + j / kPerElement * row_size_);
+    }
+
+    gemm<StoreByLanes, Element>({ws.keys + first * elements(), elements(), 1}, ws.queries, kTileRows,
+                                ws.scores + first * kTileRows, kTileRows, end - first, lanes, elements());
+    if (needs_mask(from, to, rows, ws)) mask(block, first, end, lanes, ws);
+    for (int64_t r = 0; r < lanes; r += kWidth) softmax(r, first, end, ws);
+    rescale(rows, ws);
+    const Element* weights = reinterpret_cast<const Element*>(ws.scores) + even_first / kPerElement * kTileRows;
+    gemm<AddInOrder, Element>({weights, 1, kTileRows}, ws.values + even_first / kPerElement * row_size_, row_size_,
+                              ws.state.now.out, row_size_, rows, row_size_, (even_end - even_first) / kPerElement);
+  }
+
+  bool needs_mask(int64_t from, int64_t to, int64_t rows, const Workspace& ws) const {
+    return to - 1 > ws.positions[0] || from < first_key(ws.positions[rows - 1]);
+  }
+
+  void mask(int64_t block, int64_t first, int64_t end, int64_t lanes, const Workspace& ws) const {
+    const int32_t window = args_.sliding_window > 0 ? static_cast<int32_t>(args_.sliding_window) : INT32_MAX;
+    for (int64_t r = 0; r < lanes; r += kWidth) {
+      IntVec position;
+      __builtin_memcpy(&position, ws.positions + r, sizeof(position));
+      for (int64_t j = first; j < end; ++j) {
+        const IntVec distance = position - static_cast<int32_t>(block + j);
+        float* scores = ws.scores + j * kTileRows + r;
+        store(scores, select((distance >= 0) & (distance < window), load(scores), splat(-kInfinity)));
+      }
+    }
+  }
+
+  // scores -> exp(scores - top) as elements, for the kWidth rows from r on.
+  static void softmax(int64_t r, int64_t first, int64_t end, const Workspace& ws) {
+    const AttentionState& state = ws.state.now;
+    const Vec old_top = load(state.top + r);
+    Vec top = old_top;
+    for (int64_t j = first; j < end; ++j) top = max(top, load(ws.scores + j * kTileRows + r));
+    Vec totals[kWidth] = {};  // those of a vector of the stream: by j modulo kWidth
+    for (int64_t j = first / kPerElement * kPerElement; j < end; j += kPerElement) {
+      Vec weights[kPerElement];
+      for (int i = 0; i < kPerElement; ++i) {
+        const bool is_seen = j + i >= first && j + i < end;
+        const Vec score = is_seen ? load(ws.scores + (j + i) * kTileRows + r) : splat(-kInfinity);
+        weights[i] = Products::round_weight(exp(score - top));
+        totals[(j + i) % kWidth] += weights[i];
+      }
+      Products::expand_weights(weights, reinterpret_cast<Element*>(ws.scores) + j / kPerElement * kTileRows + r);
+    }
+    for (int n = kWidth / 2; n > 0; n /= 2) {
+      for (int i = 0; i < n; ++i) totals[i] += totals[i + n];
+    }
+    const Vec decay = exp(old_top - top);
+    store(ws.decay + r, decay);
+    store(state.top + r, top);
+    store(state.total + r, load(state.total + r) * decay + totals[0]);
+  }
+
+  void rescale(int64_t rows, const Workspace& ws) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      const float decay = ws.decay[r];
+      if (decay == 1.0f) continue;
+      float* out = ws.state.now.out + r * row_size_;
+      for (int64_t i = 0; i < row_size_; i += kWidth) store(out + i, load(out + i) * decay);
+    }
+  }
+
+  const PagedAttentionArgs& args_;
+  PagedLayer<T> layer_;
+  int64_t head_dim_;
+  int64_t row_size_;
+  int64_t group_;
+};
+
+}  // namespace hocket::cpu::HOCKET_ISA

@@ -1,0 +1,66 @@
+#include "rope_kv_write.h"
+
+#include "cache/paged.h"
+#include "cache/rope_head.h"
+#include "kernels.h"
+#include "simd.h"
+#include "threads/parallel.h"
+
+namespace hocket::cpu::HOCKET_ISA {
+namespace {
+
+template <class T>
+void write_token(const RopeKvWriteArgs& args, int64_t token) {
+  const int64_t head_dim = args.pool.head_dim, num_kv_heads = args.pool.num_kv_heads, half = args.rotary_dim / 2;
+  const int64_t position = args.positions[token], row = args.token_row[token];
+  float* q = static_cast<float*>(args.q) + token * args.q_stride;
+  const float* k = static_cast<const float*>(args.k) + token * args.k_stride;
+  const float* v = static_cast<const float*>(args.v) + token * args.v_stride;
+  const PagedLayer<T> layer(args.pool, args.layer);
+  T* k_to = layer.vector(row, kKeys, position);
+  T* v_to = layer.vector(row, kValues, position);
+
+  copy_row(v, v_to, num_kv_heads * head_dim);
+  if (half == 0) {
+    copy_row(k, k_to, num_kv_heads * head_dim);
+    return;
+  }
+  const float* cos = args.cos_sin + position * args.rotary_dim;
+  const float* sin = cos + half;
+  for (int64_t h = 0; h < num_kv_heads; ++h) {
+    rotate_head(k + h * head_dim, cos, sin, half, head_dim, k_to + h * head_dim);
+  }
+  for (int64_t h = 0; h < args.num_heads; ++h) {
+    rotate_head(q + h * head_dim, cos, sin, half, head_dim, q + h * head_dim);
+  }
+}
+
+template <class T>
+Status run(const RopeKvWriteArgs& args) {
+  const int64_t elements = (args.num_heads + 2 * args.pool.num_kv_heads) * args.pool.head_dim;
+  parallel_ranges(args.num_tokens, 2 * elements, [&](int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < end; ++token) write_token<T>(args, token);
+  });
+  return Status::kOk;
+}
+
+}  // namespace
+
+Status rope_kv_write(const RopeKvWriteArgs& args) {
+  if (args.dtype != DType::kFloat32) return Status::kUnsupportedDType;
+  switch (args.pool.dtype) {
+    case DType::kFloat32:
+      return run<float>(args);
+    case DType::kBFloat16:
+      return run<BFloat16>(args);
+    case DType::kFloat16:
+      return run<Float16>(args);
+    case DType::kInt8:
+    case DType::kInt8Blocks:
+    case DType::kInt4Blocks:
+      break;
+  }
+  return Status::kUnsupportedDType;
+}
+
+}  // namespace hocket::cpu::HOCKET_ISA

@@ -1,0 +1,121 @@
+// Four products of int8 by int8 per lane, added to an int32: what each instruction set has for it. All of them are
+// exact, so that they agree to the last bit.
+//
+// A vector of weights holds four rows of k of kWidth columns, as the packed layout has them (linear.h); x gives four
+// values of one row. No value is -128.
+//
+// add() takes weights that prepare() has made from signed ones, and its sums are too large by kOffset times the sum of
+// x; add_unsigned() takes weights from 0 to 15.
+#pragma once
+
+#include "linear.h"
+#include "simd.h"
+
+namespace hocket::cpu::HOCKET_ISA {
+
+inline UintVec load_quads(const int8_t* p) {
+  UintVec v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+inline int32_t load_quad(const int8_t* p) {
+  int32_t quad;
+  __builtin_memcpy(&quad, p, sizeof(quad));
+  return quad;
+}
+
+#if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512BW__)
+
+// By vpdpbusd, which takes one side unsigned: weights plus 128, so that sums begin at -128 times the sum of x. Written
+// as assembly, since CPUs with and without it share a build.
+struct ByteDot {
+  static constexpr int kMaxRows = 6;
+  static constexpr int32_t kOffset = 128;
+  static UintVec prepare(UintVec weights) { return weights ^ 0x80808080u; }
+  static IntVec add_unsigned(IntVec sum, const int8_t* x, UintVec weights) { return add(sum, x, weights); }
+  static IntVec add(IntVec sum, const int8_t* x, UintVec weights) {
+    using Quad = int8_t[4];
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*reinterpret_cast<const Quad*>(x)));
+    return sum;
+  }
+};
+
+// By products of pairs of bytes in 16 bits, which cannot overflow: 2 x 127 x 127. One side is unsigned again; here the
+// sign of the weights goes to x.
+struct PairDot {
+  static constexpr int kMaxRows = 6;
+  static constexpr int32_t kOffset = 0;
+  static UintVec prepare(UintVec weights) { return weights; }
+  static IntVec add(IntVec sum, const int8_t* x, UintVec weights) {
+    const __m512i w = bit_cast<__m512i>(weights), values = _mm512_set1_epi32(load_quad(x));
+    const __m512i signed_x = _mm512_mask_sub_epi8(values, _mm512_movepi8_mask(w), _mm512_setzero_si512(), values);
+    const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w), signed_x);
+    return sum + bit_cast<IntVec>(_mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
+  static IntVec add_unsigned(IntVec sum, const int8_t* x, UintVec weights) {
+    const __m512i pairs = _mm512_maddubs_epi16(bit_cast<__m512i>(weights), _mm512_set1_epi32(load_quad(x)));
+    return sum + bit_cast<IntVec>(_mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
+};
+
+#elif HOCKET_SIMD_WIDTH == 8 && defined(__AVX2__)
+
+// As the one of 16 lanes.
+struct PairDot {
+  static constexpr int kMaxRows = 3;
+  static constexpr int32_t kOffset = 0;
+  static UintVec prepare(UintVec weights) { return weights; }
+  static IntVec add(IntVec sum, const int8_t* x, UintVec weights) {
+    const __m256i w = bit_cast<__m256i>(weights);
+    const __m256i signed_x = _mm256_sign_epi8(_mm256_set1_epi32(load_quad(x)), w);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), signed_x);
+    return sum + bit_cast<IntVec>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  static IntVec add_unsigned(IntVec sum, const int8_t* x, UintVec weights) {
+    const __m256i pairs = _mm256_maddubs_epi16(bit_cast<__m256i>(weights), _mm256_set1_epi32(load_quad(x)));
+    return sum + bit_cast<IntVec>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+};
+
+#else
+
+struct PairDot {
+  static constexpr int kMaxRows = 3;
+  static constexpr int32_t kOffset = 0;
+  static UintVec prepare(UintVec weights) { return weights; }
+  static IntVec add(IntVec sum, const int8_t* x, UintVec weights) {
+    for (int i = 0; i < 4; ++i) sum += (bit_cast<IntVec>(weights << (24 - 8 * i)) >> 24) * int32_t{x[i]};
+    return sum;
+  }
+  static IntVec add_unsigned(IntVec sum, const int8_t* x, UintVec weights) { return add(sum, x, weights); }
+};
+
+#endif
+
+// ---- how the packed layout (linear.h) has them ----
+
+template <class Dot>
+struct Int8Weights {
+  using Scale = float;
+  static constexpr int64_t kBlock = kInt8Block;
+  static constexpr int kQuads = 1;  // of k in a vector
+  static constexpr int32_t kOffset = Dot::kOffset;
+  static void unpack(UintVec packed, UintVec (&quads)[kQuads]) { quads[0] = Dot::prepare(packed); }
+  static IntVec add(IntVec sum, const int8_t* x, UintVec quad) { return Dot::add(sum, x, quad); }
+};
+
+template <class Dot>
+struct Int4Weights {
+  using Scale = Float16;
+  static constexpr int64_t kBlock = kInt4Block;
+  static constexpr int kQuads = 2;
+  static constexpr int32_t kOffset = 8;
+  static void unpack(UintVec packed, UintVec (&quads)[kQuads]) {
+    quads[0] = packed & 0x0f0f0f0fu;
+    quads[1] = packed >> 4 & 0x0f0f0f0fu;
+  }
+  static IntVec add(IntVec sum, const int8_t* x, UintVec quad) { return Dot::add_unsigned(sum, x, quad); }
+};
+
+}  // namespace hocket::cpu::HOCKET_ISA

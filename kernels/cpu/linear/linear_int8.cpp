@@ -1,0 +1,157 @@
+#include "linear/linear_int8.h"
+
+#include "linear/int8_dot.h"
+#include "linear/int8_rows.h"
+#include "linear/linear_epilogue.h"
+#include "linear/vnni.h"
+#include "threads/parallel.h"
+#include "threads/thread_pool.h"
+
+namespace hocket::cpu::HOCKET_ISA {
+namespace {
+
+constexpr int64_t kAheadBytes = 8192;
+constexpr int kMaxRowsOfTwo = 3;
+constexpr int64_t kVectorsBytes = 4 * kPanel;  // of a panel: what two vectors hold
+
+// Dot, Weights: of int8_dot.h.
+template <class Dot, class Weights>
+class Int8Product {
+ public:
+  // REQUIRES: x has rows.
+  Int8Product(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out)
+      : weight_(weight),
+        x_(x.data, x.stride, weight.in_features),
+        out_(out),
+        num_rows_(x.num_rows),
+        panel_bytes_(panel_bytes(weight.dtype, weight.in_features)) {}
+
+  void run(int64_t panel_begin, int64_t panel_end) const {
+    int64_t panel = panel_begin;
+    if (num_rows_ <= kMaxRowsOfTwo) {
+      for (; panel + 2 <= panel_end; panel += 2) run_group<2, kMaxRowsOfTwo>(0, num_rows_, panel);
+    }
+    for (; panel < panel_end; ++panel) run_groups(panel);
+  }
+
+ private:
+  void run_groups(int64_t panel) const {
+    const int64_t groups = ceil_div(num_rows_, int64_t{Dot::kMaxRows});
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t first = num_rows_ * g / groups, end = num_rows_ * (g + 1) / groups;
+      run_group<1, Dot::kMaxRows>(first, end - first, panel);
+    }
+  }
+
+  template <int kPanels, int kRows>
+  void run_group(int64_t row, int64_t num_rows, int64_t panel) const {
+    if (num_rows == kRows) return tile<kRows, kPanels>(row, panel);
+    if constexpr (kRows > 1) run_group<kPanels, kRows - 1>(row, num_rows, panel);
+  }
+
+  // kRows rows from `row` on, kPanels panels from `panel` on.
+  template <int kRows, int kPanels>
+  void tile(int64_t row, int64_t panel) const {
+    const int8_t* weights = static_cast<const int8_t*>(weight_.panels) + panel * panel_bytes_;
+    Vec sums[kRows][kPanels][2] = {};
+    for (int64_t k = 0; k < weight_.in_features; k += Weights::kBlock) {
+      const int64_t n = min(Weights::kBlock, weight_.in_features - k);
+      IntVec dots[kRows][kPanels][2];
+      for (int r = 0; r < kRows; ++r) {
+        const IntVec begin = splat(Weights::kOffset == 0 ? 0 : -Weights::kOffset * x_.sum(row + r, k, n));
+        for (int p = 0; p < kPanels; ++p) dots[r][p][0] = dots[r][p][1] = begin;
+      }
+      const int64_t steps = ceil_div(n, 4 * Weights::kQuads);
+      add_block(x_.values(row) + k, weights, steps, dots);
+      weights += steps * kVectorsBytes;
+      add_scaled(row, k / kInt8Block, weights, dots, sums);
+      weights += kPanel * static_cast<int64_t>(sizeof(typename Weights::Scale));
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int p = 0; p < kPanels; ++p) write_panel(weight_, out_, row + r, panel + p, sums[r][p][0], sums[r][p][1]);
+    }
+  }
+
+  // Inlined, so that dots stay in registers.
+  template <int kRows, int kPanels>
+  [[gnu::always_inline]] void add_block(const int8_t* x, const int8_t* weights, int64_t steps,
+                                        IntVec (&dots)[kRows][kPanels][2]) const {
+    constexpr int kQuads = Weights::kQuads;
+    const int64_t stride = x_.values(1) - x_.values(0);
+    for (int64_t step = 0; step < steps; ++step, x += 4 * kQuads, weights += kVectorsBytes) {
+      UintVec w[kPanels][2][kQuads];
+      for (int p = 0; p < kPanels; ++p) {
+        const int8_t* packed = weights + p * panel_bytes_;
+        __builtin_prefetch(packed + kAheadBytes);
+        if constexpr (kVectorsBytes > 64) __builtin_prefetch(packed + kAheadBytes + 64);
+        for (int j = 0; j < 2; ++j) Weights::unpack(load_quads(packed + j * 4 * kWidth), w[p][j]);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (int q = 0; q < kQuads; ++q) {
+#pragma GCC unroll 2
+          for (int p = 0; p < kPanels; ++p) {
+            const int8_t* quad = x + r * stride + 4 * q;
+            dots[r][p][0] = Weights::add(dots[r][p][0], quad, w[p][0][q]);
+            dots[r][p][1] = Weights::add(dots[r][p][1], quad, w[p][1][q]);
+          }
+        }
+      }
+    }
+  }
+
+  // scales: of the first panel's block, behind its weights.
+  template <int kRows, int kPanels>
+  void add_scaled(int64_t row, int64_t block, const int8_t* scales, const IntVec (&dots)[kRows][kPanels][2],
+                  Vec (&sums)[kRows][kPanels][2]) const {
+    for (int p = 0; p < kPanels; ++p) {
+      const auto* of_columns = reinterpret_cast<const typename Weights::Scale*>(scales + p * panel_bytes_);
+      for (int r = 0; r < kRows; ++r) {
+        const Vec of_row = splat(x_.scale(row + r, block));
+        for (int j = 0; j < 2; ++j) {
+          const Vec scale = of_row * load(of_columns + j * kWidth);
+          sums[r][p][j] = fma(__builtin_convertvector(dots[r][p][j], Vec), scale, sums[r][p][j]);
+        }
+      }
+    }
+  }
+
+  const PackedWeight& weight_;
+  Int8Rows x_;
+  const ProductOutput& out_;
+  int64_t num_rows_;
+  int64_t panel_bytes_;
+};
+
+template <class Dot>
+void run_panels(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out, int64_t begin,
+                int64_t end) {
+  if (weight.dtype == DType::kInt8Blocks) return Int8Product<Dot, Int8Weights<Dot>>(weight, x, out).run(begin, end);
+  Int8Product<Dot, Int4Weights<Dot>>(weight, x, out).run(begin, end);
+}
+
+}  // namespace
+
+int64_t int8_panels_together(int64_t num_rows) { return num_rows <= kMaxRowsOfTwo ? 2 : 1; }
+
+void int8_panels(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out, int64_t begin,
+                 int64_t end) {
+#if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512BW__)
+  if (uses_vnni()) return run_panels<ByteDot>(weight, x, out, begin, end);
+#endif
+  run_panels<PairDot>(weight, x, out, begin, end);
+}
+
+ProductInput to_int8_rows(const ProductInput& x, int64_t in_features) {
+  const int64_t stride = Int8Rows::stride(in_features);
+  auto* rows = static_cast<int8_t*>(scratch(Scratch::kActivations, static_cast<size_t>(x.num_rows * stride)));
+  parallel_ranges(x.num_rows, 2 * in_features, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      quantize_row(static_cast<const float*>(x.data) + row * x.stride, in_features, rows + row * stride);
+    }
+  });
+  return {rows, stride, x.num_rows, DType::kInt8Blocks};
+}
+
+}  // namespace hocket::cpu::HOCKET_ISA

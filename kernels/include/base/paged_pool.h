@@ -1,0 +1,32 @@
+// The unit pool and its block tables, as kernels see them.
+//
+// A unit holds block_size consecutive tokens x layers_per_unit consecutive layers x one vector kind (K = 0, V = 1, or
+// X, the input of the attention projections). d_kv = num_kv_heads * head_dim, heads in order.
+//
+// K and V: the vector of token p of the request in row r, layer l, kind k is the d_kv contiguous elements at
+//   data[block_table[r][l / layers_per_unit][k][p / block_size]][l % layers_per_unit][p % block_size]
+//
+// X: a block has one unit per layer group. A row's 2 x num_groups places are counted on over groups and kinds, and the
+// unit of group g stands at place g, so that X is the first hidden_size <= d_kv elements at
+//   data[block_table[r][g / 2][g % 2][p / block_size]][l % layers_per_unit][p % block_size],  g = l / layers_per_unit
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace hocket {
+
+struct PagedPool {
+  void* data;                  // [num_units][layers_per_unit][block_size][d_kv], contiguous
+  const int32_t* block_table;  // [max_num_seqs][num_groups][2][max_blocks], contiguous
+  int64_t layers_per_unit;
+  int64_t block_size;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t num_groups;
+  int64_t max_blocks;  // per sequence
+  DType dtype;
+};
+
+}  // namespace hocket

@@ -1,0 +1,107 @@
+"""The messages between gateway and engine, and their encoding: msgpack, one message per frame (frame_socket.py).
+
+The engine listens, gateways connect. A tagged union per direction, so that an unknown message fails to decode instead
+of being misread.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedcore.api.types import Advisory, CacheReset, EngineInfo, EngineRequest, EngineStats, SessionState, TokenDelta
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """First message of a gateway; answered by Ready when the model is loaded."""
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    request: EngineRequest
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """Idempotent: an unknown or finished id is ignored."""
+
+    request_id: int
+
+
+class Advise(msgspec.Struct, frozen=True, tag="advise"):
+    """Answered by one Session."""
+
+    advisory: Advisory
+
+
+class ResetCache(msgspec.Struct, frozen=True, tag="reset_cache"):
+    """Drop all of the prefix cache that no request uses. Answered by one Reset."""
+
+    request_id: int
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Answered by Pong between two steps: who is asked and silent has hung."""
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    """Abort everything open, answer with the final deltas, then exit."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    info: EngineInfo
+
+
+class Deltas(msgspec.Struct, frozen=True, tag="deltas"):
+    """All that one step produced for this gateway, in plan order."""
+
+    deltas: list[TokenDelta]
+
+
+class Session(msgspec.Struct, frozen=True, tag="session"):
+    """The answer to an Advise, named by its request_id."""
+
+    state: SessionState
+
+
+class Reset(msgspec.Struct, frozen=True, tag="reset"):
+    """The answer to a ResetCache, named by its request_id."""
+
+    answer: CacheReset
+
+
+class Stats(msgspec.Struct, frozen=True, tag="stats"):
+    """Sent unasked, a few times a second while working and once when the engine falls idle."""
+
+    stats: EngineStats
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """The answer to a Ping."""
+
+
+class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
+    """The engine is about to exit; every open request has failed."""
+
+    message: str
+
+
+ToEngine = Hello | Submit | Abort | Advise | ResetCache | Ping | Shutdown
+ToGateway = Ready | Deltas | Session | Reset | Stats | Pong | Fatal
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_to_gateway = msgspec.msgpack.Decoder(ToGateway)
+
+
+def encode(message: ToEngine | ToGateway) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_to_engine(frame: bytes) -> ToEngine:
+    """Raises msgspec.DecodeError or msgspec.ValidationError on anything else than a ToEngine message."""
+    message: ToEngine = _to_engine.decode(frame)
+    return message
+
+
+def decode_to_gateway(frame: bytes) -> ToGateway:
+    """Raises msgspec.DecodeError or msgspec.ValidationError on anything else than a ToGateway message."""
+    message: ToGateway = _to_gateway.decode(frame)
+    return message

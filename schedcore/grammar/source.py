@@ -1,0 +1,89 @@
+"""A grammar as llguidance reads it, and what is wrong with one: for the gateway's early 400 and for the engine.
+
+llguidance is imported when the first grammar comes: whoever asks for none does not pay for it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from schedcore.api.types import Grammar, GrammarKind
+
+if TYPE_CHECKING:
+    from llguidance import LLParserLimits
+
+MAX_CHARACTERS = 131_072  # of a grammar: reading one takes about a second per 100,000 at worst
+WHITESPACE = r" |\r?\n( {0,16}|\t{0,8})"  # between JSON's tokens: a space or an indented line, no room to babble on
+_JSON_OPTIONS: Any = {"whitespace_pattern": WHITESPACE, "lenient": False}
+
+
+def llguidance_source(grammar: Grammar) -> str:
+    """Raises ValueError if the text is not what its kind says."""
+    from llguidance import LLMatcher  # here, for its 10 MB
+
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            source = LLMatcher.grammar_from_json_schema(grammar.text, overrides=_JSON_OPTIONS)
+        case GrammarKind.REGEX:
+            source = LLMatcher.grammar_from_regex(grammar.text)
+        case GrammarKind.CHOICE:
+            source = LLMatcher.grammar_from_lark(_alternatives(json.loads(grammar.text)))
+        case GrammarKind.EBNF:
+            source = LLMatcher.grammar_from_lark(_from_ebnf(grammar.text))
+        case GrammarKind.LARK:
+            source = LLMatcher.grammar_from_lark(grammar.text)
+    return _behind(grammar.before, str(source)) if grammar.before else str(source)
+
+
+def limits() -> LLParserLimits:
+    """Of one grammar's memory, and of the time that a mask may take (about 15 ms)."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(max_lexer_states=50_000, max_grammar_size=200_000, verbose_errors=False)
+
+
+def find_problem(grammar: Grammar) -> str | None:
+    """What keeps it from being compiled, in a line that names the keyword; None: nothing. Takes milliseconds, or a
+    second for the worst that is not too long; lets other threads run meanwhile.
+    """
+    if len(grammar.text) > MAX_CHARACTERS:
+        return f"it has {len(grammar.text)} characters; at most {MAX_CHARACTERS} are taken"
+    from llguidance import LLMatcher
+
+    try:
+        source = llguidance_source(grammar)
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    is_error, messages = LLMatcher.validate_grammar_with_warnings(source, None, limits=limits())
+    return readable(messages[0]) if is_error else None
+
+
+def readable(message: str) -> str:
+    """llguidance's message without its drawings."""
+    lines = [line.strip() for line in message.splitlines()]
+    message = " ".join(line for line in lines if line and line.strip("^ "))
+    return message.replace("Unimplemented keys:", "these keywords are not supported:")
+
+
+def _behind(before: str, source: str) -> str:
+    """The grammar as a part of one that begins with the rule `first`."""
+    try:
+        answer = json.loads(source)["grammars"][0]
+    except ValueError:  # it is Lark, which is no JSON
+        answer = {"lark_grammar": source}
+    whole = {"lark_grammar": f"%llguidance {{}}\nstart: first @answer\n{before}"}
+    return json.dumps({"grammars": [whole, answer | {"name": "answer"}]})
+
+
+def _from_ebnf(text: str) -> str:
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return str(any_to_lark(text))
+    except Exception as error:  # its reader raises plain Exception and what its mistakes raise
+        raise ValueError(f"the rules cannot be read: {error}") from None
+
+
+def _alternatives(choices: list[Any]) -> str:
+    return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)

@@ -1,0 +1,243 @@
+"""Replays a decision record through a fresh scheduler: the same calls must lead to the same decisions.
+
+The first call whose result differs ends the replay, since the two schedulers are no longer in the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from schedcore._core import BatchPlan, CoreError, Scheduler, StepOutput
+from schedcore.record.decision_record import (
+    AbortCall,
+    AddCall,
+    AdviseCall,
+    Call,
+    CommitCall,
+    DiskCall,
+    Header,
+    MovesCall,
+    OutputResult,
+    PlanResult,
+    RecordError,
+    RecordReader,
+    RememberCall,
+    ResetCall,
+    ScheduleCall,
+)
+from schedcore.record.recording_scheduler import (
+    DIGEST_BYTES,
+    field_names,
+    int32_array,
+    key_array,
+    output_result,
+    plan_result,
+)
+
+BYTES_PER_REPORT = 1 << 18  # between two reports of progress
+
+Progress = Callable[[int, int], None]  # KiB read, all KiB
+Observer = Callable[[Call, Any], None]  # a call and what it returned: its plan or output, while they are valid
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first decision that the replay took differently."""
+
+    step: int  # 1 is the first that computed something; a call before the first step has 0
+    call: int  # 1 is the record's first
+    what: str  # the call, and the fields that differ
+    recorded: str  # for people
+    replayed: str
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """What was replayed, up to the difference if there is one."""
+
+    record: str
+    policy: str
+    ending: str  # of the record: closed, open, cut off, damaged; "not read" after a difference
+    num_unread_bytes: int
+    num_calls: int
+    num_steps: int  # that computed something
+    num_requests: int  # accepted
+    num_refused: int
+    num_aborts: int
+    num_output_tokens: int
+    num_preemptions: int
+    duration_s: float  # on the engine's clock, from the first schedule() to the last commit()
+    is_identical: bool
+    difference: Difference | None
+
+
+@dataclass(slots=True)
+class _Tally:
+    num_calls: int = 0
+    num_steps: int = 0
+    num_requests: int = 0
+    num_refused: int = 0
+    num_aborts: int = 0
+    num_output_tokens: int = 0
+    num_preemptions: int = 0
+
+    def count(self, call: Call) -> None:
+        match call:
+            case AddCall():
+                self.num_requests += call.result == "OK"
+                self.num_refused += call.result not in ("OK", None)
+            case AbortCall():
+                self.num_aborts += call.result is True
+            case ScheduleCall(result=PlanResult() as plan):
+                self.num_steps += plan.num_seqs > 0
+                self.num_preemptions += plan.num_preempted
+            case CommitCall(result=OutputResult() as output):
+                self.num_output_tokens += output.num_sampled
+
+
+def replay(path: Path, on_progress: Progress | None = None, observe: Observer | None = None) -> Replay:
+    """Raises RecordError if the file is no record, or of a scheduler that this version does not have; OSError."""
+    report = on_progress or (lambda done, total: None)
+    tally, difference, reported = _Tally(), None, 0
+    first_s = last_s = None
+    with RecordReader(path) as reader:
+        replayer = _Replayer(path, reader.header)
+        for call in reader.calls():
+            tally.num_calls += 1
+            tally.count(call)
+            if isinstance(call, ScheduleCall | CommitCall):
+                first_s, last_s = call.now if first_s is None else first_s, call.now
+            difference = replayer.check(call, tally, observe)
+            if difference is not None:
+                break
+            if reader.num_read_bytes - reported >= BYTES_PER_REPORT:
+                reported = reader.num_read_bytes
+                report(reported >> 10, reader.num_bytes >> 10)
+        return Replay(
+            record=str(path),
+            policy=str(reader.header.scheduler.argument("config", "policy") or "the core's default"),
+            ending="not read" if reader.ending is None else reader.ending.value,
+            num_unread_bytes=max(0, reader.num_bytes - reader.num_read_bytes),
+            **{name: getattr(tally, name) for name in _Tally.__slots__},
+            duration_s=0.0 if first_s is None or last_s is None else last_s - first_s,
+            is_identical=difference is None,
+            difference=difference,
+        )
+
+
+class _Replayer:
+    """A fresh scheduler that takes the calls of a record."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """Raises RecordError."""
+        self._plan_fields, self._output_fields = header.plan_fields, header.output_fields
+        missing = {*header.plan_fields} - {*field_names(BatchPlan)} | {*header.output_fields} - {
+            *field_names(StepOutput)
+        }
+        if missing:
+            raise RecordError(
+                f"{path} compares what this version's scheduler does not say: {', '.join(sorted(missing))}"
+            )
+        try:
+            self._scheduler = header.scheduler.build()
+        except (TypeError, ValueError) as error:
+            raise RecordError(f"{path} is of a scheduler that this version cannot make: {error}") from None
+        if not isinstance(self._scheduler, Scheduler):
+            raise RecordError(f"{path} is the record of a {header.scheduler.kind}, not of a Scheduler")
+
+    def check(self, call: Call, tally: _Tally, observe: Observer | None) -> Difference | None:
+        invoke, summarize = self._invocation(call)
+        error = returned = result = None
+        try:
+            returned = invoke()
+            result = summarize(returned)
+        except (CoreError, TypeError, ValueError) as raised:
+            error = f"{type(raised).__name__}: {raised}" if not isinstance(raised, CoreError) else str(raised)
+        if (result, error) == (call.result, call.error):
+            if observe is not None:
+                observe(call, returned)
+            return None
+        return Difference(
+            step=tally.num_steps,
+            call=tally.num_calls,
+            what=self._what_differs(call, result),
+            recorded=_in_words(call.result, call.error),
+            replayed=_in_words(result, error),
+        )
+
+    def _invocation(self, call: Call) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+        """What to call, and how its result is recorded."""
+        scheduler = self._scheduler
+        match call:
+            case AddCall():
+                prompt = int32_array(call.prompt_token_ids)
+                return partial(scheduler.add_request, call.request_id, prompt, **call.options), lambda s: s.name
+            case AbortCall():
+                return partial(scheduler.abort, call.request_id), bool
+            case ScheduleCall():
+                return partial(scheduler.schedule, call.now), partial(plan_result, fields=self._plan_fields)
+            case CommitCall():
+                sampled = int32_array(call.sampled_token_ids)
+                return partial(scheduler.commit, sampled, call.now), partial(output_result, fields=self._output_fields)
+            case ResetCall():
+                return scheduler.reset_prefix_cache, int
+            case MovesCall():
+                return partial(scheduler.complete_moves, call.done, call.failed), lambda _: None
+            case DiskCall():
+                method = scheduler.note_on_disk if call.is_there else scheduler.forget_on_disk
+                return partial(method, key_array(call.keys)), lambda _: None
+            case AdviseCall():
+                return partial(scheduler.advise, call.session_id, call.event, call.now, **call.options), list
+            case RememberCall():
+                tokens = int32_array(call.token_ids)
+                return partial(scheduler.remember_session, call.session_id, tokens, **call.options), bool
+
+    def _what_differs(self, call: Call, result: object) -> str:
+        match call:
+            case AddCall():
+                return f"add_request({call.request_id})"
+            case AbortCall():
+                return f"abort({call.request_id})"
+            case ScheduleCall():
+                return f"the plan of schedule({call.now}){_differing(call.result, result, self._plan_fields)}"
+            case CommitCall():
+                return f"the output of commit(…, {call.now}){_differing(call.result, result, self._output_fields)}"
+            case ResetCall():
+                return "reset_prefix_cache()"
+            case MovesCall():
+                return "complete_moves()"
+            case DiskCall():
+                return "note_on_disk()" if call.is_there else "forget_on_disk()"
+            case AdviseCall():
+                return f"advise({call.session_id!r})"
+            case RememberCall():
+                return f"remember_session({call.session_id!r})"
+
+
+def _differing(recorded: object, replayed: object, fields: Sequence[str]) -> str:
+    if not isinstance(recorded, PlanResult | OutputResult) or not isinstance(replayed, PlanResult | OutputResult):
+        return ""
+    old, new = (
+        [r.digests[i : i + DIGEST_BYTES] for i in range(0, len(r.digests), DIGEST_BYTES)] for r in (recorded, replayed)
+    )
+    differing = [name for name, a, b in zip(fields, old, new, strict=False) if a != b]
+    return f": {', '.join(differing)}" if differing else ""
+
+
+def _in_words(result: object, error: str | None) -> str:
+    match result:
+        case _ if error is not None:
+            return f"failed: {error}"
+        case PlanResult():
+            return (
+                f"{result.num_seqs} sequences, {result.num_tokens} tokens, {result.num_samples} to sample, "
+                f"{result.num_preempted} preempted"
+            )
+        case OutputResult():
+            return f"{result.num_sampled} tokens, {result.num_finished} requests finished"
+        case _:
+            return str(result)

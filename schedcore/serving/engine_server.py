@@ -1,0 +1,163 @@
+"""Between the engine and its gateways: takes in messages, lets the engine step, publishes what came of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from schedcore.api import wire
+from schedcore.api.types import Advisory, CacheReset, EngineInfo, EngineRequest, EngineStats, SessionState, TokenDelta
+from schedcore.serving.gateway_link import GatewayLink
+
+logger = logging.getLogger(__name__)
+
+STATS_SECONDS = 0.25  # between two snapshots while working
+QUIET_MS = 100  # without a message after the last step: time to check invariants
+IDLE_MS = 1000  # between two looks at whether anybody still needs us
+
+
+class Engine(Protocol):
+    """What is served: worker/process/engine.py, vllm_engine/engine.py. Calls do not overlap."""
+
+    def step(self) -> bool:
+        """One round. False if there was nothing to run, and nothing is under way."""
+
+    def add(self, gateway: bytes, request: EngineRequest) -> None:
+        """Accepts the request, or refuses it by its final delta."""
+
+    def abort(self, gateway: bytes, request_id: int) -> None:
+        """Idempotent; the final delta of an open request follows."""
+
+    def abort_all(self, gateway: bytes | None = None) -> None:
+        """Of one gateway, or of all."""
+
+    def fail_all(self, message: str) -> None:
+        """Every open request gets its final delta: the engine cannot go on."""
+
+    def advise(self, advisory: Advisory) -> SessionState: ...
+    def reset_prefix_cache(self) -> int | None:
+        """Blocks that were dropped; what requests use stays. None: they would be found again in other memory."""
+
+    def take_deltas(self) -> dict[bytes, list[TokenDelta]]:
+        """What has happened since the last call, per gateway, in order."""
+
+    def stats(self) -> EngineStats: ...
+    def check_invariants(self) -> None:
+        """Raises on the first broken one."""
+
+
+class EngineServer:
+    """One thread, one loop. While there is work, messages are taken in between steps without blocking."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        link: GatewayLink,
+        info: EngineInfo,
+        clock: Callable[[], float],
+        is_orphaned: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._engine, self._link, self._info = engine, link, info
+        self._clock, self._is_orphaned = clock, is_orphaned
+        self._gateways: set[bytes] = set()
+        self._is_stopping = False
+        self._is_working = False
+        self._is_checked = True  # invariants, since the last work
+        self._stats_time = clock()
+
+    def stop(self) -> None:
+        """At the next turn; what is open is aborted. Safe in a signal handler."""
+        self._is_stopping = True
+
+    def run(self) -> None:
+        """Returns when stopped. If anything raises, every open request fails, gateways are told, and it raises on."""
+        try:
+            while not self._is_stopping:
+                self._turn()
+            self._engine.abort_all()
+            self._publish_deltas()
+        except Exception as error:
+            self._fail(f"the engine failed: {type(error).__name__}: {error}")
+            raise
+
+    def _turn(self) -> None:
+        self._take_in()
+        did_work = self._engine.step()
+        self._publish_deltas()
+        if did_work:
+            self._is_working, self._is_checked = True, False
+            if self._clock() - self._stats_time >= STATS_SECONDS:
+                self._publish_stats()
+                self._stop_if_orphaned()
+        else:
+            self._rest()
+
+    def _take_in(self) -> None:
+        for gateway, message in self._link.receive():
+            if message is None:
+                self._forget(gateway)
+                continue
+            self._gateways.add(gateway)
+            match message:
+                case wire.Submit(request):
+                    self._engine.add(gateway, request)
+                case wire.Abort(request_id):
+                    self._engine.abort(gateway, request_id)
+                case wire.Hello():
+                    self._send(gateway, wire.Ready(self._info))
+                case wire.Advise(advisory):
+                    self._send(gateway, wire.Session(self._engine.advise(advisory)))
+                case wire.ResetCache(request_id):
+                    answer = CacheReset(request_id, self._engine.reset_prefix_cache())
+                    self._send(gateway, wire.Reset(answer))
+                case wire.Ping():
+                    self._send(gateway, wire.Pong())
+                case wire.Shutdown():
+                    self.stop()
+
+    def _rest(self) -> None:
+        """Blocks until there may be something to do."""
+        if self._is_stopping:
+            return
+        if self._is_working:
+            self._is_working = False
+            self._publish_stats()
+        if self._link.wait(IDLE_MS if self._is_checked else QUIET_MS):
+            return
+        if not self._is_checked:
+            self._engine.check_invariants()
+            self._is_checked = True
+        self._stop_if_orphaned()
+
+    def _publish_deltas(self) -> None:
+        for gateway, deltas in self._engine.take_deltas().items():
+            self._send(gateway, wire.Deltas(deltas))
+
+    def _publish_stats(self) -> None:
+        self._stats_time = self._clock()
+        stats = wire.Stats(self._engine.stats())
+        for gateway in list(self._gateways):
+            self._send(gateway, stats)
+
+    def _send(self, gateway: bytes, message: wire.ToGateway) -> None:
+        if not self._link.send(gateway, message):
+            self._forget(gateway)
+
+    def _forget(self, gateway: bytes) -> None:
+        """Idempotent."""
+        if gateway in self._gateways:
+            logger.info("%s is gone; what it has open is aborted", gateway.decode())
+            self._gateways.remove(gateway)
+            self._engine.abort_all(gateway)
+
+    def _stop_if_orphaned(self) -> None:
+        if self._is_orphaned():
+            logger.warning("the process that started this engine is gone; stopping")
+            self.stop()
+
+    def _fail(self, message: str) -> None:
+        self._engine.fail_all(message)
+        self._publish_deltas()
+        for gateway in list(self._gateways):
+            self._send(gateway, wire.Fatal(message))

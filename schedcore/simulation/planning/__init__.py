@@ -1,0 +1,1 @@
+"""How many engines a day of traffic needs, and what offline work fits beside it."""

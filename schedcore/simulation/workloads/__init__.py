@@ -1,0 +1,1 @@
+"""What arrives: requests, their prompts and their times."""

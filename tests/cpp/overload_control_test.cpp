@@ -1,0 +1,161 @@
+// Online requests are accepted while their first token can come in time; who is accepted waits no longer than a bound,
+// whatever arrives.
+
+#include "scheduler/overload_control.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "testing.h"
+#include "timed_engine.h"
+
+namespace hocket {
+namespace {
+
+using testing::Event;
+using testing::RequestOf;
+using testing::timed_config;
+using testing::TimedEngine;
+
+// Steps take 10 ms and 1 ms a token.
+constexpr RequestOf kPrompt = {.num_prompt = 200, .max_tokens = 4};  // 0.2 s of prompt work
+
+SchedulerConfig bounded_config(double max_ttft_ms, int32_t num_blocks = 2000) {
+  SchedulerConfig config = timed_config("hocket", num_blocks);
+  config.max_ttft_ms = max_ttft_ms;
+  return config;
+}
+
+// How many equal requests are accepted one after the other.
+int32_t num_accepted(TimedEngine* engine, const RequestOf& request, int32_t num_offered) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < num_offered; ++i) count += engine->offer(request) == AddStatus::kOk;
+  return count;
+}
+
+TEST(overload_control, accepts_everybody_without_a_limit) {
+  TimedEngine engine(timed_config("hocket", 2000));
+  CHECK_EQ(num_accepted(&engine, kPrompt, 50), 50);
+}
+
+TEST(overload_control, refuses_whose_first_token_would_come_too_late) {
+  TimedEngine engine(bounded_config(1000));
+  CHECK_EQ(num_accepted(&engine, kPrompt, 50), 5);
+  CHECK_EQ(engine.offer(kPrompt), AddStatus::kOverloaded);
+  CHECK(engine.engine.scheduler.retry_seconds() >= 1.0);
+  engine.run();
+  CHECK(num_accepted(&engine, kPrompt, 50) > 0);
+}
+
+TEST(overload_control, accepts_anything_while_nobody_waits) {
+  TimedEngine engine(bounded_config(1));
+  CHECK_EQ(engine.offer(kPrompt), AddStatus::kOk);
+  CHECK_EQ(engine.offer(kPrompt), AddStatus::kOverloaded);
+}
+
+TEST(overload_control, refuses_no_offline_work) {
+  TimedEngine engine(bounded_config(1));
+  RequestOf offline = kPrompt;
+  offline.request_class = kOfflineClass;
+  CHECK_EQ(num_accepted(&engine, offline, 20), 20);
+  CHECK_EQ(engine.offer(kPrompt), AddStatus::kOk);  // offline work is not in anybody's way
+}
+
+TEST(overload_control, a_tenant_that_fills_the_queue_keeps_nobody_else_out) {
+  TimedEngine engine(bounded_config(2000));
+  RequestOf first = kPrompt, second = kPrompt;
+  first.tenant = "first";
+  second.tenant = "second";
+  const int32_t num_first = num_accepted(&engine, first, 50);
+  CHECK_EQ(num_first, 10);
+  CHECK_EQ(num_accepted(&engine, second, 50), num_first / 2);
+}
+
+TEST(overload_control, what_is_cached_is_no_work) {
+  TimedEngine engine(bounded_config(1000));
+  RequestOf shared = kPrompt;
+  shared.first_token = 77;
+  engine.add(shared);
+  engine.run();
+  CHECK_EQ(num_accepted(&engine, shared, 50), 50);
+}
+
+// ---- the bound ----
+
+struct Waits {
+  double first_token = 0.0;  // the longest, seconds
+  double gap = 0.0;
+  int64_t num_accepted = 0;
+  int64_t num_refused = 0;
+};
+
+// Arrivals that mean ill: lulls and bursts, short ones that overtake long ones, prompts of any length, answers that end
+// at once or go on for ever, all under a pool that holds a few of them.
+Waits adversarial_run(const SchedulerConfig& config, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto between = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  TimedEngine engine(config);
+  Waits waits;
+  std::map<uint64_t, double> last;
+  const int64_t kind = between(0, 3), burst = between(1, 30), pause = between(1, 40);
+  const auto draw = [&] {
+    RequestOf request = {.num_prompt = static_cast<int32_t>(between(4, 250)), .max_tokens = between(1, 120)};
+    const bool is_long = kind == 1 ? between(0, 9) == 0 : between(0, 1) == 0;
+    if (kind == 1 || kind == 2) {
+      request.num_prompt = is_long ? 300 : 6;
+      request.max_tokens = is_long ? 200 : 3;
+    }
+    return request;
+  };
+  const auto note = [&](const Event& event) {
+    for (const uint64_t id : event.sampled) {
+      const auto [place, is_first] = last.try_emplace(id, event.end);
+      if (is_first) {
+        waits.first_token = std::max(waits.first_token, event.end - engine.specs.at(id).arrival);
+      } else {
+        waits.gap = std::max(waits.gap, event.end - place->second);
+        place->second = event.end;
+      }
+    }
+  };
+  for (int32_t i = 0; i < 400; ++i) {
+    if (i % pause == 0) {
+      for (int64_t k = 0; k < burst; ++k) {
+        const bool is_accepted = engine.offer(draw()) == AddStatus::kOk;
+        ++(is_accepted ? waits.num_accepted : waits.num_refused);
+      }
+    }
+    note(engine.step());
+  }
+  for (const Event& event : engine.run()) note(event);
+  CHECK_EQ(static_cast<int64_t>(last.size()), waits.num_accepted);
+  return waits;
+}
+
+TEST(overload_control, nobody_accepted_waits_longer_than_the_bound) {
+  SchedulerConfig config = bounded_config(3000, 160);
+  config.max_wait_ms = 1000;
+  config.starving_turn_ms = 200;
+  Waits worst;
+  int64_t num_refused = 0;
+  const char* runs = std::getenv("HOCKET_ADVERSARIAL_RUNS");
+  for (uint64_t seed = 0; seed < (runs == nullptr ? 100 : std::strtoull(runs, nullptr, 10)); ++seed) {
+    const Waits waits = adversarial_run(config, seed);
+    worst.first_token = std::max(worst.first_token, waits.first_token);
+    worst.gap = std::max(worst.gap, waits.gap);
+    num_refused += waits.num_refused;
+  }
+  if (runs != nullptr) std::printf("first token %.2f s, gap %.2f s\n", worst.first_token, worst.gap);
+  CHECK(num_refused > 0);
+  // docs/scheduling.md, "Overload"
+  const double bound =
+      (config.max_wait_ms + config.max_ttft_ms + OverloadControl::kMostTurns * config.starving_turn_ms) / 1000;
+  CHECK(worst.first_token < bound);
+  CHECK(worst.gap < bound);
+}
+
+}  // namespace
+}  // namespace hocket

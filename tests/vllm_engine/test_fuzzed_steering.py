@@ -1,0 +1,196 @@
+"""Whatever vLLM's scheduler is told, tokens are those of vLLM left alone. Needs vLLM: make test-vllm."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import vllm_engine.engine_process as process
+from schedcore.api.config import VLLM_POLICY, EngineConfig
+from schedcore.api.types import EngineRequest, FinishReason, RequestClass, SamplingParams, Targets
+from vllm_engine.compat import check_hooks, check_version, vllm_version
+from vllm_engine.engine import VllmEngine
+from vllm_engine.first_estimate import BEFORE_ANY, estimates
+from vllm_engine.make_advisor import make_advisor
+from vllm_engine.steering import Steering, StepAdvice
+
+MODEL = Path(__file__).resolve().parents[2] / "worker/demo_model"
+NUM_REQUESTS = int(os.environ.get("HOCKET_TEST_VLLM_REQUESTS", "200"))
+GATEWAY = b"test"
+
+
+class RandomSteering:
+    """Any order, grants, budgets, rests, admissions and preemptions."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._known: dict[str, Any] = {}
+        self.num_preempted = 0
+
+    @property
+    def num_known(self) -> int:
+        return len(self._known)
+
+    def knows(self, request_id: str) -> bool:
+        return request_id in self._known
+
+    def add(self, request: Any, num_cached: Any) -> None:
+        assert num_cached() >= 0
+        self._known[request.request_id] = request
+
+    def end(self, request_id: str, is_complete: bool) -> None:
+        self._known.pop(request_id, None)
+
+    def advise(self, running: list[Any], num_free_blocks: int) -> StepAdvice:
+        draw = self._random
+        preempted = [request for request in running if draw.random() < 0.03]
+        self.num_preempted += len(preempted)
+        left = [request for request in running if request not in preempted]
+        names = {request.request_id for request in running}
+        waiting = [request for name, request in self._known.items() if name not in names]
+        admitted = draw.sample(waiting, draw.randint(0, min(8, len(waiting))))
+        limits = {r.request_id: draw.choice((1, 3, 16, 100, 1 << 20)) for r in admitted}
+        if draw.random() < 0.7:  # else nobody who runs is limited
+            limits |= {r.request_id: draw.choice((0, 1, 3, 16, 100)) for r in left if draw.random() < 0.7}
+        order = draw.sample(left, len(left)) if draw.random() < 0.5 else []
+        self._limits, self._budget = limits, draw.choice((8, 64, 256))
+        return StepAdvice(self._budget, len(left) + len(admitted), limits, admitted, preempted, order)
+
+    def note(self, step: Any, requests: Any) -> None:
+        tokens = step.num_scheduled_tokens
+        assert sum(tokens.values()) == step.total_num_scheduled_tokens <= self._budget
+        assert all(n <= self._limits.get(name, n) for name, n in tokens.items())
+
+    def commit(self, step: Any, outputs: Any) -> None:
+        assert all(output.new_token_ids or output.finished for output in outputs)
+
+    def check_invariants(self) -> None:
+        assert not self._known
+
+
+class CheckedSteering(Steering):
+    """Asks the advisor at every step what it believes of who runs, against what is so."""
+
+    def advise(self, running: Any, num_free_blocks: int) -> StepAdvice:
+        advice = super().advise(running, num_free_blocks)
+        believed = self._advisor.running()
+        assert believed == {self._slots[request.request_id]: request.num_computed_tokens for request in running}
+        return advice
+
+
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    config = EngineConfig(
+        model=str(MODEL),
+        dtype="float32",
+        enforce_eager=True,
+        policy=VLLM_POLICY,
+        max_num_seqs=32,
+        max_num_batched_tokens=256,
+        cache_memory_bytes=1 << 28,
+        block_size=32,
+        vllm_options=("num_gpu_blocks_override=65",),
+    )
+    made, _ = process.build_engine(config, time.monotonic())
+    yield made
+    made.close()
+
+
+def requests(num: int, seed: int) -> list[EngineRequest]:
+    """Some share a prefix; half of them sample, by a seed."""
+    draw = random.Random(seed)
+    prefix = [draw.randrange(10, 1000) for _ in range(64)]
+    made = []
+    for i in range(num):
+        own = [draw.randrange(10, 1000) for _ in range(draw.randint(1, 200))]
+        sampling = SamplingParams(temperature=0.0) if i % 2 else SamplingParams(temperature=1.0, seed=i)
+        made.append(
+            EngineRequest(
+                i,
+                [*prefix, *own] if draw.random() < 0.3 else own,
+                draw.randint(1, 40),
+                sampling,
+                stop_token_ids=[5],
+                request_class=RequestClass.OFFLINE if i % 3 == 0 else RequestClass.ONLINE,
+                targets=Targets(ttft_ms=1000, itl_ms=50) if i % 5 == 0 else Targets(),
+            )
+        )
+    return made
+
+
+def serve(engine: VllmEngine, wanted: list[EngineRequest], steering: Any) -> dict[int, list[int]]:
+    engine._core.scheduler.reset_prefix_cache()
+    engine._core.scheduler.steer(steering)
+    engine._steering = steering
+    tokens: dict[int, list[int]] = {request.request_id: [] for request in wanted}
+    num_ended, upcoming = 0, list(reversed(wanted))
+    while num_ended < len(wanted):
+        for _ in range(2):
+            if upcoming:
+                engine.add(GATEWAY, upcoming.pop())
+        engine.step()
+        for delta in engine.take_deltas().get(GATEWAY, []):
+            assert delta.error is None
+            tokens[delta.request_id] += delta.token_ids
+            num_ended += delta.finish_reason is not FinishReason.NONE
+    while engine.step():
+        pass
+    engine.check_invariants()
+    return tokens
+
+
+@pytest.fixture(scope="module")
+def expected(engine: VllmEngine) -> dict[int, list[int]]:
+    return serve(engine, requests(NUM_REQUESTS, 1), None)
+
+
+def test_this_vllm_is_known() -> None:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    check_version(vllm_version())
+    check_hooks(Scheduler)
+    check_hooks(AsyncScheduler)
+
+
+def test_random_steering_changes_no_token(engine: VllmEngine, expected: dict[int, list[int]]) -> None:
+    steering = RandomSteering(7)
+    assert serve(engine, requests(NUM_REQUESTS, 1), steering) == expected
+    assert steering.num_preempted > NUM_REQUESTS // 10
+
+
+@pytest.mark.parametrize("policy", ["hocket", "echo", "fcfs", "apt"])
+def test_our_policies_change_no_token(engine: VllmEngine, expected: dict[int, list[int]], policy: str) -> None:
+    advisor = make_advisor(engine._core.scheduler, {"policy": policy}, estimates(BEFORE_ANY))
+    steering = CheckedSteering(advisor, time.monotonic, engine._core.scheduler.is_exact)
+    assert serve(engine, requests(NUM_REQUESTS, 1), steering) == expected
+    assert steering.stats()["num_steps"] > 4 * steering.num_told, "mostly nobody has to be told"
+
+
+def test_aborted_requests_hold_no_memory(engine: VllmEngine) -> None:
+    scheduler = engine._core.scheduler
+    steering = Steering(make_advisor(scheduler, {}, estimates(BEFORE_ANY)), time.monotonic, scheduler.is_exact)
+    scheduler.steer(steering)
+    engine._steering = steering
+    for request in requests(20, 2):
+        engine.add(GATEWAY, request)
+    for _ in range(5):
+        engine.step()
+    engine.abort_all(GATEWAY)
+    while engine.step():
+        pass
+    deltas = engine.take_deltas()[GATEWAY]
+    assert len({d.request_id for d in deltas if d.finish_reason is not FinishReason.NONE}) == 20
+    engine.check_invariants()
+
+
+def test_our_share_of_a_step(engine: VllmEngine, expected: dict[int, list[int]]) -> None:
+    """Not how long, which is for make bench: that it is measured."""
+    assert engine._core.scheduler.steering_seconds > 0

@@ -1,0 +1,211 @@
+"""The engine: requests in, steps of vLLM's EngineCore in this process, deltas out. No sockets, no threads."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from schedcore.api.types import (
+    Advisory,
+    EngineError,
+    EngineRequest,
+    EngineStats,
+    ErrorCode,
+    FinishReason,
+    RequestClass,
+    SessionState,
+    TokenDelta,
+)
+from schedcore.serving.request_check import find_problem
+from vllm_engine.requests import to_delta, to_vllm
+
+logger = logging.getLogger("vllm_engine")
+
+Gateway = bytes
+NAP_SECONDS = 0.001  # after a step in which nobody could compute, though somebody waits
+UNITS_PER_BLOCK = 2
+
+
+class _OpenRequest(NamedTuple):
+    gateway: Gateway
+    request: EngineRequest
+
+
+class VllmEngine:
+    """Every request that is added gets exactly one final delta, whatever happens to it."""
+
+    def __init__(self, core: Any, steering: Any, max_num_waiting: int, clock: Callable[[], float]) -> None:
+        """core: a vllm EngineCore whose scheduler is Steered. steering: what steers it, or None."""
+        self._core, self._steering, self._clock = core, steering, clock
+        self._model = core.vllm_config.model_config
+        self._max_num_waiting = max_num_waiting
+        self._open: dict[str, _OpenRequest] = {}  # by vLLM's name
+        self._names: dict[tuple[Gateway, int], str] = {}
+        self._last_name = 0
+        self._outbox: defaultdict[Gateway, list[TokenDelta]] = defaultdict(list)
+        self._counts = dict.fromkeys(("steps", "prompt", "output", "cached", "queried", "preemptions"), 0)
+        self._num_finished = [0] * len(FinishReason)
+        self._step_seconds = 0.0
+
+    def step(self) -> bool:
+        """One round. False if there was nothing to run, and nothing is under way."""
+        if not self._core.scheduler.has_requests() and not self._core.batch_queue:
+            return False
+        start = self._clock()
+        outputs, is_executed = self._core.step_fn()
+        self._core.post_step(is_executed)
+        every = [output for of_client in (outputs or {}).values() for output in of_client.outputs]
+        for output in every:
+            self._deliver(output)
+        self._counts["steps"] += is_executed
+        self._step_seconds += self._clock() - start
+        if not is_executed and not every and self._core.scheduler.has_unfinished_requests():
+            time.sleep(NAP_SECONDS)
+        return True
+
+    def add(self, gateway: Gateway, request: EngineRequest) -> None:
+        """Accepts the request, or refuses it by its final delta."""
+        problem = find_problem(request, self._model.get_vocab_size()) or self._length_problem(request)
+        if problem is not None:
+            return (
+                self._refuse(gateway, request, *problem)
+                if isinstance(problem, tuple)
+                else self._refuse(gateway, request, ErrorCode.INVALID, problem)
+            )
+        if (gateway, request.request_id) in self._names:
+            return self._refuse(gateway, request, ErrorCode.DUPLICATE_ID, f"request {request.request_id} is open")
+        if len(self._core.scheduler.waiting) >= self._max_num_waiting:
+            return self._refuse(gateway, request, ErrorCode.QUEUE_FULL, f"{self._max_num_waiting} requests are waiting")
+        self._last_name += 1
+        name = str(self._last_name)
+        try:
+            made = to_vllm(request, name, time.time() - request.age_ms / 1000)
+            prepared = self._core.preprocess_add_request(made)
+        except ValueError as error:
+            return self._refuse(gateway, request, ErrorCode.INVALID, str(error))
+        self._open[name] = _OpenRequest(gateway, request)
+        self._names[gateway, request.request_id] = name
+        self._counts["queried"] += len(request.prompt_token_ids)
+        self._core.add_request(*prepared)
+        return None
+
+    def reset_prefix_cache(self) -> int | None:
+        """Not here: missing from this engine (engine_process.py), so that no gateway asks."""
+        return None
+
+    def advise(self, advisory: Advisory) -> SessionState:
+        """Sessions are not kept here: each is unknown."""
+        return SessionState(request_id=advisory.request_id, is_known=False)
+
+    def abort(self, gateway: Gateway, request_id: int) -> None:
+        """Idempotent; the final delta of an open request follows."""
+        name = self._names.get((gateway, request_id))
+        if name is not None:
+            self._core.abort_requests([name])
+            self._close(name, TokenDelta(request_id, [], FinishReason.ABORT))
+
+    def abort_all(self, gateway: Gateway | None = None) -> None:
+        """Of one gateway, or of all."""
+        for owner, request in list(self._open.values()):
+            if gateway is None or owner == gateway:
+                self.abort(owner, request.request_id)
+
+    def fail_all(self, message: str) -> None:
+        """The engine cannot go on. vLLM is not asked: it may be what failed."""
+        error = EngineError(ErrorCode.ENGINE_DEAD, message)
+        for name, (_, request) in list(self._open.items()):
+            self._close(name, TokenDelta(request.request_id, [], FinishReason.ERROR, error=error))
+
+    def take_deltas(self) -> dict[Gateway, list[TokenDelta]]:
+        """What has happened since the last call, per gateway, in order."""
+        taken, self._outbox = self._outbox, defaultdict(list)
+        return taken
+
+    def stats(self) -> EngineStats:
+        scheduler = self._core.scheduler
+        advised = self._steering.stats() if self._steering is not None else self._unadvised()
+        num_preempted = advised["num_preempted"]
+        return EngineStats(
+            num_running=advised["num_running"],
+            num_waiting=advised["num_waiting"],
+            num_units=UNITS_PER_BLOCK * scheduler.num_blocks,
+            num_free_units=UNITS_PER_BLOCK * scheduler.num_free_blocks,
+            num_cached_units=0,  # vLLM counts what is cached and run by nobody as free
+            num_steps=self._counts["steps"],
+            num_prompt_tokens=self._counts["prompt"],
+            num_output_tokens=self._counts["output"],
+            num_cached_prompt_tokens=self._counts["cached"],
+            num_queried_prompt_tokens=self._counts["queried"],
+            num_preemptions=sum(num_preempted),
+            num_evicted_blocks=0,
+            num_finished=list(self._num_finished),
+            step_seconds=self._step_seconds,
+            schedule_seconds=scheduler.steering_seconds,
+            commit_seconds=0.0,
+            execute_seconds=self._step_seconds - scheduler.steering_seconds,
+            num_preempted=num_preempted,
+            class_seconds=advised["class_seconds"],
+            offline_only_seconds=advised["offline_only_seconds"],
+            step_time_error_ratio=advised["step_time_error_ratio"],
+        )
+
+    def close(self) -> None:
+        self._core.shutdown()
+
+    def check_invariants(self) -> None:
+        """Raises RuntimeError if requests are open here and nowhere else, or memory is held for nobody."""
+        if self._steering is not None:
+            self._steering.check_invariants()
+        scheduler = self._core.scheduler
+        if self._open or scheduler.has_unfinished_requests():
+            return
+        if scheduler.num_free_blocks != scheduler.num_blocks:
+            raise RuntimeError(f"{scheduler.num_blocks - scheduler.num_free_blocks} blocks are held for nobody")
+
+    def _unadvised(self) -> dict[str, Any]:
+        running = {request.request_id for request in self._core.scheduler.running}
+        columns = {"num_running": [0] * len(RequestClass), "num_waiting": [0] * len(RequestClass)}
+        for name, (_, request) in self._open.items():
+            columns["num_running" if name in running else "num_waiting"][request.request_class] += 1
+        zeros = {"class_seconds": [], "offline_only_seconds": 0.0, "step_time_error_ratio": 0.0, "num_preempted": []}
+        return columns | zeros
+
+    def _length_problem(self, request: EngineRequest) -> tuple[ErrorCode, str] | None:
+        num_prompt, limit = len(request.prompt_token_ids), self._model.max_model_len
+        if num_prompt + 1 > limit:
+            return ErrorCode.TOO_LONG, f"the prompt has {num_prompt} tokens; the context is {limit} tokens"
+        scheduler = self._core.scheduler
+        most = min(num_prompt + request.max_tokens, limit)
+        capacity = scheduler.num_blocks * scheduler.block_size
+        if most > capacity:
+            return ErrorCode.TOO_LONG, f"{most} tokens do not fit the cache, which holds {capacity}"
+        return None
+
+    def _deliver(self, output: Any) -> None:
+        open_request = self._open.get(output.request_id)
+        if open_request is None:
+            return
+        gateway, request = open_request
+        delta = to_delta(request.request_id, output, request.prompt_token_ids)
+        self._counts["output"] += len(delta.token_ids)
+        if output.prefill_stats is not None:
+            self._counts["prompt"] += len(request.prompt_token_ids)
+            self._counts["cached"] += delta.num_cached_tokens
+        if delta.finish_reason is not FinishReason.NONE:
+            self._close(output.request_id, delta)
+        elif delta.token_ids or delta.prompt_logprobs:
+            self._outbox[gateway].append(delta)
+
+    def _refuse(self, gateway: Gateway, request: EngineRequest, code: ErrorCode, message: str) -> None:
+        self._num_finished[FinishReason.ERROR] += 1
+        error = EngineError(code, message)
+        self._outbox[gateway].append(TokenDelta(request.request_id, [], FinishReason.ERROR, error=error))
+
+    def _close(self, name: str, delta: TokenDelta) -> None:
+        gateway, request = self._open.pop(name)
+        del self._names[gateway, request.request_id]
+        self._num_finished[delta.finish_reason] += 1
+        self._outbox[gateway].append(delta)

@@ -1,0 +1,109 @@
+"""The composition root of the engine process: builds everything once, serves until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from typing import Any
+
+import msgspec
+
+from schedcore.api.config import VLLM_POLICY, EngineConfig
+from schedcore.api.types import ADVISORIES, ALLOWED_TOKENS, BAD_WORDS, CACHE_RESET, LOGPROB_TOKENS, POOLING, EngineInfo
+from schedcore.serving.engine_server import EngineServer
+from schedcore.serving.gateway_link import GatewayLink
+from vllm_engine.compat import IncompatibleVllmError, vllm_version
+from vllm_engine.environment import prepare_environment
+from vllm_engine.settings import advisor_settings, engine_arguments
+
+logger = logging.getLogger("vllm_engine")
+
+WITHOUT = (ADVISORIES, ALLOWED_TOKENS, BAD_WORDS, LOGPROB_TOKENS, CACHE_RESET, POOLING)
+
+
+def serve(config: EngineConfig, link: GatewayLink, started: float) -> int:
+    """Exit status: 0 stopped, 1 failed. started: time.monotonic() of the process's start."""
+    parent = os.getppid()
+    try:
+        engine, info = build_engine(config, started)
+    except Exception as error:
+        is_expected = isinstance(error, IncompatibleVllmError | ValueError | ImportError)
+        logger.error("the engine cannot start: %s", error, exc_info=not is_expected)
+        link.say_farewell(f"the vLLM engine cannot start: {error}")
+        return 1
+    server = EngineServer(engine, link, info, time.monotonic, is_orphaned=lambda: os.getppid() != parent)
+    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # vLLM may have taken it
+    signal.set_wakeup_fd(link.wakeup_fileno, warn_on_full_buffer=False)
+    logger.info("ready: %s", msgspec.json.encode(info).decode())
+    try:
+        server.run()
+    except Exception:
+        logger.exception("the engine failed")
+        return 1
+    finally:
+        signal.set_wakeup_fd(-1)
+        engine.close()
+    return 0
+
+
+def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]:
+    """Raises IncompatibleVllmError, ValueError for a wrong setting, and what vLLM raises for a model."""
+    version = vllm_version()
+    arguments = engine_arguments(config)
+    prepare_environment(is_in_process=arguments.get("distributed_executor_backend") == "uni")
+    from vllm.engine.arg_utils import EngineArgs  # takes seconds to import
+    from vllm.v1.engine.core import EngineCore
+    from vllm.v1.executor import Executor
+
+    from vllm_engine import first_estimate
+    from vllm_engine.engine import UNITS_PER_BLOCK, VllmEngine
+    from vllm_engine.grammars import install_grammars
+    from vllm_engine.make_advisor import make_advisor
+    from vllm_engine.scheduler import SteeredAsyncScheduler, SteeredScheduler
+    from vllm_engine.steering import Steering
+
+    vllm_config = EngineArgs(**arguments).create_engine_config()
+    scheduling = vllm_config.scheduler_config
+    scheduling.scheduler_cls = SteeredAsyncScheduler if scheduling.async_scheduling else SteeredScheduler
+    core = EngineCore(vllm_config, Executor.get_class(vllm_config), log_stats=False)
+    if vllm_config.device_config.device_type == "cpu" and not vllm_config.parallel_config.world_size > 1:
+        _mend_seeds(core)
+    has_grammars = install_grammars(core)
+    steering = None
+    if config.policy != VLLM_POLICY:
+        coefficients = first_estimate.first_estimate(core, scheduling.max_num_batched_tokens)
+        advisor = make_advisor(core.scheduler, advisor_settings(config), first_estimate.estimates(coefficients))
+        steering = Steering(advisor, time.monotonic, core.scheduler.is_exact)
+        core.scheduler.steer(steering)
+    core.scheduler.reset_prefix_cache()
+    engine = VllmEngine(core, steering, config.max_num_waiting, time.monotonic)
+    model = vllm_config.model_config
+    info = EngineInfo(
+        model=config.served_model_name or model.model,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=f"{vllm_config.device_config.device_type}, vLLM {version}",
+        vocab_size=model.get_vocab_size(),
+        max_model_len=model.max_model_len,
+        block_size=core.scheduler.block_size,
+        num_units=UNITS_PER_BLOCK * core.scheduler.num_blocks,
+        units_per_block=UNITS_PER_BLOCK,
+        max_num_seqs=scheduling.max_num_seqs,
+        max_num_batched_tokens=scheduling.max_num_batched_tokens,
+        policy=config.policy,
+        startup_seconds=time.monotonic() - started,
+        has_grammars=has_grammars,
+        missing=list(WITHOUT),
+    )
+    return engine, info
+
+
+def _mend_seeds(core: Any) -> None:
+    from vllm_engine.cpu_seeds import mend_seeds
+
+    worker = getattr(core.model_executor, "driver_worker", None)  # in this process, with the executor for one device
+    runner = getattr(getattr(worker, "worker", worker), "model_runner", None)
+    if runner is not None:
+        mend_seeds(runner)

@@ -1,0 +1,82 @@
+"""Our configuration as vLLM's arguments; what of it means nothing there is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from schedcore.api.config import EngineConfig
+from schedcore.api.scheduler_options import parse_scheduler_options
+
+_OURS_ONLY = (  # settings that vLLM's engine has no place for
+    "quantization",
+    "cache_kinds",
+    "partial_caching",
+    "host_cache_bytes",
+    "disk_cache_dir",
+    "decision_record",
+    "latency_profile",
+    "num_threads",
+)
+TOKENIZER_FILE = "tokenizer.json"  # that grammars can be followed with
+_DEFAULTS = EngineConfig(model="")
+
+
+def refused_settings(config: EngineConfig) -> list[str]:
+    """Names of settings that were given and cannot be honoured."""
+    return [name for name in _OURS_ONLY if getattr(config, name) != getattr(_DEFAULTS, name)]
+
+
+def engine_arguments(config: EngineConfig) -> dict[str, Any]:
+    """Keyword arguments of vLLM's EngineArgs. Raises ValueError."""
+    has_tokenizer = (Path(config.model) / TOKENIZER_FILE).is_file()
+    if refused := refused_settings(config):
+        raise ValueError(f"the vLLM engine has no {', '.join(refused)}")
+    arguments: dict[str, Any] = {
+        "model": config.model,
+        "dtype": config.dtype,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "enable_prefix_caching": config.enable_prefix_caching,
+        "enable_chunked_prefill": config.enable_chunked_prefill,
+        "seed": config.seed,
+        "enforce_eager": config.enforce_eager,
+        "skip_tokenizer_init": not has_tokenizer,  # texts are the gateway's; grammars need it here
+        "max_logprobs": -1,
+        "disable_log_stats": True,
+    }
+    if config.max_model_len is not None:
+        arguments["max_model_len"] = config.max_model_len
+    if config.block_size != _DEFAULTS.block_size:  # else as the platform prefers
+        arguments["block_size"] = config.block_size
+    if config.cache_memory_bytes is not None:
+        arguments["kv_cache_memory_bytes"] = config.cache_memory_bytes
+    arguments |= dict(map(_vllm_option, config.vllm_options))
+    if all(arguments.get(name, 1) == 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")):
+        arguments.setdefault("distributed_executor_backend", "uni")  # the model in this process, too
+    return arguments
+
+
+def _vllm_option(option: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value JSON where it can be: an argument of vLLM's that we have no name for."""
+    name, equals, text = option.partition("=")
+    name = name.strip().lstrip("-").replace("-", "_")
+    if not equals or not name.isidentifier():
+        raise ValueError(f"vllm_option {option!r} is not NAME=VALUE")
+    try:
+        return name, json.loads(text)
+    except ValueError:
+        return name, text
+
+
+def advisor_settings(config: EngineConfig) -> dict[str, Any]:
+    """Fields of the core's SchedulerConfig that are not vLLM's to say."""
+    return {
+        "policy": config.policy,
+        "max_wait_ms": config.max_wait_ms,
+        "max_decode_step_ms": config.max_decode_step_ms or 0.0,
+        "max_offline_step_ms": config.max_offline_step_ms,
+        # Last: what was asked for by name counts.
+        **parse_scheduler_options(config.scheduler_options, enable_chunked_prefill=config.enable_chunked_prefill),
+    }

@@ -1,0 +1,61 @@
+"""Which forms of cache the scheduler may use: what was asked for, and what the model's shapes allow.
+
+The hidden kind stores X, the input of the attention projections, instead of K and V. Whole units are stored, so it
+gains only where X fits one unit per layer group: a hidden size up to the size of K.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from schedcore.api.config import EngineConfig
+from worker.batch.paged_pool import NUM_VECTOR_KINDS
+from worker.models.model_config import ModelConfig
+
+logger = logging.getLogger(__name__)
+
+
+def hidden_units(model: ModelConfig) -> int:
+    """Of a hidden block, per layer group."""
+    return -(-model.hidden_size // model.kv_size)
+
+
+def hidden_ratio(model: ModelConfig) -> float:
+    """Memory of hidden states over that of K and V, in whole units: eta of Apt-Serve."""
+    return hidden_units(model) / NUM_VECTOR_KINDS
+
+
+def form_settings(config: EngineConfig, model: ModelConfig) -> dict[str, Any]:
+    """Fields of SchedulerConfig. Raises ValueError where hidden states are asked for and gain nothing."""
+    if config.cache_kinds == "kv" and not config.partial_caching:
+        return {}
+    return {**_kind_settings(config, model), "enable_partial_caching": config.partial_caching}
+
+
+def has_forms(config: EngineConfig, model: ModelConfig) -> bool:
+    """Whether the scheduler may decide for another form than K and V: the pool then needs a workspace."""
+    is_hidden_possible = config.cache_kinds != "kv" and hidden_ratio(model) < 1
+    return is_hidden_possible or config.partial_caching
+
+
+def has_copies(config: EngineConfig) -> bool:
+    """Whether uncached tokens may be loaded from the host: the pool then needs lanes for them."""
+    return config.partial_caching and config.host_cache_bytes != 0
+
+
+def _kind_settings(config: EngineConfig, model: ModelConfig) -> dict[str, Any]:
+    if config.cache_kinds == "kv":
+        return {}
+    ratio = hidden_ratio(model)
+    takes = f"hidden states take {ratio:g} times the memory of K and V"
+    if ratio >= 1:
+        if config.cache_kinds == "hidden":
+            raise ValueError(f"cache_kinds hidden gains nothing on this model: {takes}; use kv")
+        logger.info("cache kinds: K and V only, since on this model %s", takes)
+        return {}
+    if config.cache_kinds == "hidden":
+        logger.info("cache kinds: hidden states only; %s", takes)
+        return {"hidden_units_per_group": hidden_units(model), "cache_kind": "hidden"}
+    logger.info("cache kinds: K and V, and hidden states where the scheduler expects to gain; %s", takes)
+    return {"hidden_units_per_group": hidden_units(model)}

@@ -1,0 +1,103 @@
+"""Decode steps that are recorded once per batch size and then replayed: one launch instead of hundreds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from schedcore._core import BatchPlan
+from worker import ops
+from worker.batch.paged_pool import PagedPool
+from worker.batch.staging import Parcel
+from worker.forward.decode_inputs import DecodeInputs
+from worker.forward.forward import Forward
+from worker.forward.step_inputs import sampled_tokens
+from worker.models.decoder import DecoderModel
+
+Int32Array = npt.NDArray[np.int32]
+Run = Callable[[], None]
+Progress = Callable[[int, int], None]  # recorded, of how many
+
+
+class Recorder(Protocol):
+    def record(self, run: Run) -> Run:
+        """What repeats `run`, reading and writing the same memory. run: does the same whenever it is called."""
+
+
+class CudaRecorder:
+    """CUDA graphs. They share the memory of what is computed on the way: only one runs at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._memory = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def record(self, run: Run) -> Run:
+        """Runs it once before: loading kernels and choosing cuBLAS's algorithms cannot be recorded."""
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            run()
+        current.wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, self._memory, self._stream, capture_error_mode="thread_local"):
+            run()
+        return graph.replay
+
+
+class Rerun:
+    """Records nothing: to replay is to run again. For where there are no graphs, which then show what padding does."""
+
+    def record(self, run: Run) -> Run:
+        run()
+        return run
+
+
+class DecodeGraphs:
+    """A Forward. Steps of decodes alone are padded to a recorded size; all others run eagerly."""
+
+    def __init__(
+        self,
+        model: DecoderModel,
+        pool: PagedPool,
+        eager: Forward,
+        recorder: Recorder,
+        sizes: list[int],
+        progress: Progress = lambda done, total: None,
+    ) -> None:
+        """sizes: of batches, ascending. REQUIRES: pool.has_padding_row."""
+        self._model, self._pool, self._eager = model, pool, eager
+        self._inputs = DecodeInputs(pool, sizes)
+        self._logits = torch.empty(sizes[-1], model.config.vocab_size, device=pool.data.device)
+        self._replays: dict[int, Run] = {}
+        self.num_replayed = 0
+        with torch.inference_mode():
+            for size in reversed(sizes):  # the largest first: the others fit into its memory
+                self._replays[size] = recorder.record(partial(self._run, size))
+                progress(len(self._replays), len(sizes))
+
+    def hidden(self, plan: BatchPlan, sample_tokens: Int32Array) -> Tensor:
+        return self._eager.hidden(plan, sample_tokens)
+
+    @torch.inference_mode()
+    def logits(self, plan: BatchPlan, sample_tokens: Int32Array, *others: Parcel) -> Tensor:
+        is_whole = len(sample_tokens) == plan.num_tokens
+        if not is_whole or not self._inputs.can_take(plan, *others):
+            return self._eager.logits(plan, sample_tokens, *others)
+        size = self._inputs.load(plan, *others)
+        self._replays[size]()
+        self.num_replayed += 1
+        return self._logits[: plan.num_seqs]
+
+    def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
+        with torch.inference_mode():
+            return ops.argmax(self.logits(plan, sampled_tokens(plan)))
+
+    def _run(self, size: int) -> None:
+        hidden = self._model.forward(self._inputs.batches[size], self._pool)
+        self._model.compute_logits(hidden, self._logits[:size])

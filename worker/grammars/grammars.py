@@ -1,0 +1,149 @@
+"""Grammars of open requests: compiled, kept and followed on threads beside the engine's own.
+
+A grammar is compiled before its request goes to the scheduler; a mask while the step before it is delivered and its own
+is computed. Without a grammar there is no thread, no vocabulary and nothing in a step.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from schedcore.api.types import EngineRequest, Grammar
+from schedcore.grammar.source import limits, llguidance_source, readable
+from worker.grammars.matcher import Matcher
+from worker.grammars.vocabulary import VocabularyError, has_vocabulary, load_vocabulary
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+MAX_COMPILED = 64  # grammars kept for the next request that brings one of them
+WAIT_SECONDS = 0.005  # of an engine that has nothing else to do
+
+
+class GrammarError(Exception):
+    """This grammar cannot be followed; the message is for the client."""
+
+
+class Grammars:
+    """Called on the engine's thread only."""
+
+    def __init__(self, folder: Path | None, vocab_size: int) -> None:
+        """folder: of the checkpoint, for its vocabulary; None: every grammar is refused."""
+        self._folder, self._vocab_size = folder, vocab_size
+        self._vocabulary: LLTokenizer | None = None
+        self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._compiling: dict[int, Future[Matcher]] = {}  # by request id, in the order of arrival
+        self._matchers: dict[int, Matcher] = {}
+        self._compiler: ThreadPoolExecutor | None = None
+        self._follower: ThreadPoolExecutor | None = None
+
+    @property
+    def has_vocabulary(self) -> bool:
+        return self._folder is not None and has_vocabulary(self._folder)
+
+    @property
+    def is_compiling(self) -> bool:
+        return bool(self._compiling)
+
+    def begin(self, request: EngineRequest) -> None:
+        """REQUIRES: it has a grammar. take_compiled() will name it."""
+        if self._compiler is None:
+            self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+            self._follower = ThreadPoolExecutor(1, thread_name_prefix="masks")
+        self._compiling[request.request_id] = self._compiler.submit(self._matcher, request)
+
+    def take_compiled(self) -> list[tuple[int, str | None]]:
+        """Requests whose grammar is ready, each with why it cannot be followed."""
+        done = [request_id for request_id, future in self._compiling.items() if future.done()]
+        found: list[tuple[int, str | None]] = []
+        for request_id in done:
+            try:
+                self._matchers[request_id] = self._compiling.pop(request_id).result()
+                found.append((request_id, None))
+            except GrammarError as error:
+                found.append((request_id, str(error)))
+        return found
+
+    def wait(self) -> bool:
+        """For the next grammar, a little while. False if none is being compiled."""
+        if not self._compiling:
+            return False
+        wait(self._compiling.values(), WAIT_SECONDS, "FIRST_COMPLETED")
+        return True
+
+    def matcher(self, request_id: int) -> Matcher:
+        """REQUIRES: take_compiled() has named it."""
+        return self._matchers[request_id]
+
+    def remove(self, request_id: int) -> bool:
+        """Idempotent. Whether its grammar was still being compiled."""
+        self._matchers.pop(request_id, None)
+        future = self._compiling.pop(request_id, None)
+        return future is not None and (future.cancel() or True)
+
+    def problem(self, request_id: int) -> str | None:
+        """Why an open request cannot follow its grammar any further."""
+        matcher = self._matchers.get(request_id)
+        return None if matcher is None else matcher.problem
+
+    def advance(self, sampled: Sequence[tuple[Matcher, int]]) -> None:
+        """The tokens that were sampled; their next masks are found meanwhile."""
+        if not sampled or self._follower is None:
+            return
+        ready = self._follower.submit(_follow, sampled)
+        for matcher, _ in sampled:
+            matcher.ready = ready
+
+    def close(self) -> None:
+        for threads in (self._compiler, self._follower):
+            if threads is not None:
+                threads.shutdown(cancel_futures=True)
+
+    def _matcher(self, request: EngineRequest) -> Matcher:
+        """On the compiling thread, as all below."""
+        assert request.grammar is not None
+        if self._vocabulary is None:
+            self._vocabulary = self._load()
+        inner = self._compiled.get(request.grammar)
+        if inner is None:
+            inner = self._compiled[request.grammar] = _compile(self._vocabulary, request.grammar)
+            if len(self._compiled) > MAX_COMPILED:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(request.grammar)
+        ends = self._vocabulary.eos_tokens
+        num_words = (self._vocabulary.vocab_size + 31) // 32
+        matcher = Matcher(inner.deep_copy(), ends, request.stop_token_ids, num_words)
+        matcher.find_mask()
+        return matcher
+
+    def _load(self) -> LLTokenizer:
+        if self._folder is None:
+            raise GrammarError("this engine follows no grammars")
+        try:
+            return load_vocabulary(self._folder, self._vocab_size)
+        except VocabularyError as error:
+            raise GrammarError(f"this model follows no grammars: {error}") from None
+
+
+def _compile(vocabulary: LLTokenizer, grammar: Grammar) -> LLMatcher:
+    from llguidance import LLMatcher
+
+    try:
+        source = llguidance_source(grammar)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"the grammar is malformed: {error}") from None
+    inner = LLMatcher(vocabulary, source, log_level=0, limits=limits())
+    if inner.is_error():
+        raise GrammarError(f"the grammar cannot be compiled: {readable(inner.get_error())}")
+    return inner
+
+
+def _follow(sampled: Sequence[tuple[Matcher, int]]) -> None:
+    for matcher, token in sampled:
+        matcher.advance(token)
+        if matcher.problem is None:
+            matcher.find_mask()

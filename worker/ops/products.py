@@ -1,0 +1,58 @@
+"""Matrix products with a packed weight, and the activation that goes with them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+
+from worker.batch.host_memory import HugePageMemory
+from worker.ops import native, reference
+from worker.ops.tensor_spec import match
+from worker.ops.weights.packed_linear import PackedLinear, pack
+
+
+def pack_linear(
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    is_gated: bool = False,
+    quantization: str | None = None,
+    memory: HugePageMemory | None = None,
+) -> PackedLinear:
+    """weight [N, K], bias [N] or None, in the layout that linear() reads fastest here; see packed_linear.py."""
+    panel_width = native.kernels.linear_panel_width() if native.HAS_KERNELS and weight.is_cpu else 0
+    return pack(weight, bias, panel_width, is_gated=is_gated, quantization=quantization, memory=memory)
+
+
+def linear(x: Tensor, packed: PackedLinear) -> Tensor:
+    """x [T, K] -> x @ weight.T + bias, [T, N], or what is_gated makes of it. On CPU x is float32, rows may be strided.
+
+    Where the CPU multiplies bfloat16 (backend avx512_bf16), bfloat16 weights and int8 ones that alone are rounded meet
+    x rounded to bfloat16; int8 weights of which x is rounded, too, meet int8 everywhere.
+    """
+    if packed.panel_width == 0:
+        product = F.linear(x, packed.weight, packed.bias)
+        return silu_mul(product) if packed.is_gated else product
+    tokens, in_features, stride = match("x[T,K|s,1]", x)
+    if in_features != packed.in_features or x.dtype is not torch.float32 or not x.is_cpu:
+        raise ValueError(f"x is {x.dtype} {list(x.shape)} on {x.device}, expected float32 [T, {packed.in_features}]")
+    out = x.new_empty(tokens, packed.out_features)
+    native.kernels.linear(
+        out.data_ptr(), x.data_ptr(), packed.weight.data_ptr(), 0 if packed.bias is None else packed.bias.data_ptr(),
+        tokens, in_features, packed.out_features, stride, packed.out_features, packed.panel_width,
+        packed.form, native.DTYPES[x.dtype], native.DTYPES[out.dtype],
+        packed.is_gated, False,
+    )  # fmt: skip
+    return out
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up. gate_up [T, 2 I] contiguous, gate first -> [T, I]."""
+    if not native.has_kernel(gate_up):
+        return reference.silu_mul(gate_up)
+    dtype = native.common_dtype(gate_up)
+    tokens, width = match("gate_up[T,W|W,1]", gate_up)
+    out = gate_up.new_empty(tokens, width // 2)
+    native.kernels.silu_mul(out.data_ptr(), gate_up.data_ptr(), tokens, width // 2, dtype, native.stream(gate_up))
+    return out

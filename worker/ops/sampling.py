@@ -1,0 +1,69 @@
+"""From logits to tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from worker.batch.staging import Parcel, to_host
+from worker.ops import native, reference
+from worker.ops.draw import DrawParameters
+from worker.ops.tensor_spec import match
+
+Int32Array = npt.NDArray[np.int32]
+
+
+def argmax(logits: Tensor) -> Int32Array:
+    """logits float32 [n, V] -> the first of the largest of each row, [n]; NO_TOKEN where that is not finite."""
+    if not _has_token_kernels(logits):
+        return reference.argmax(logits)  # on CUDA too: torch's is as fast as memory
+    num_rows, vocab_size = match("logits[n,V|V,1]", logits)
+    tokens = np.empty(num_rows, dtype=np.int32)
+    native.kernels.argmax(logits.data_ptr(), vocab_size, tokens)
+    return tokens
+
+
+def draws_on_device(x: Tensor) -> bool:
+    """Whether draw_tokens() of logits that are where x is reads its parameters on the device."""
+    return native.has_kernel(x) and native.stream(x) != native.CPU
+
+
+def draw_tokens(logits: Tensor, parameters: DrawParameters, drawing: Parcel | None = None) -> Int32Array:
+    """logits float32 [n, V], may be overwritten -> tokens [n]. A row's token does not depend on the other rows.
+
+    NO_TOKEN for rows that hold NaN, or whose largest logit is not finite.
+    drawing: parameters.parcel(), where it has been sent to the device.
+    """
+    p = parameters
+    if not native.has_kernel(logits) or logits.dtype is not torch.float32:
+        return reference.draw_tokens(logits, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index)
+    num_rows, vocab_size = match("logits[n,V|V,1]", logits)
+    if any(len(values) != num_rows for values in (p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index)):
+        raise ValueError(f"{num_rows} rows of logits need as many of each parameter")
+    if native.stream(logits) != native.CPU:
+        return _draw_on_device(logits, drawing or p.parcel())
+    tokens = np.empty(num_rows, dtype=np.int32)
+    native.kernels.draw_tokens(
+        logits.data_ptr(), vocab_size, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index, tokens
+    )
+    return tokens
+
+
+def _draw_on_device(logits: Tensor, drawing: Parcel) -> Int32Array:
+    """Only the tokens come back."""
+    if not drawing.is_sent:
+        drawing.send_alone(logits.device)
+    temperature, top_k, top_p, min_p, seed, index = (tensor.data_ptr() for tensor in drawing.tensors)
+    tokens = torch.empty(len(logits), dtype=torch.int32, device=logits.device)
+    native.kernels.draw_tokens_on_device(
+        tokens.data_ptr(), logits.data_ptr(), len(logits), logits.shape[1], temperature, top_k, top_p, min_p, seed,
+        index, native.stream(logits),
+    )  # fmt: skip
+    ids: Int32Array = to_host(tokens)[0].numpy()
+    return ids
+
+
+def _has_token_kernels(logits: Tensor) -> bool:
+    return native.HAS_KERNELS and logits.is_cpu and logits.dtype is torch.float32

@@ -1,0 +1,189 @@
+"""Logits to token ids, for a whole batch at once.
+
+Per request: bias, forbidden stop tokens and penalties, what it or its grammar forbids, then temperature, then min-p,
+top-k, top-p. Log-probabilities are the model's own, before any of these. A greedy request gets the same tokens alone
+and in any company.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from schedcore._core import NO_TOKEN, BatchPlan
+from schedcore.api.types import EngineRequest, TokenLogprobs
+from worker import ops
+from worker.batch.staging import Parcel, to_device
+from worker.grammars.grammars import Grammars
+from worker.grammars.masks import allow_only, follow
+from worker.grammars.matcher import Matcher
+from worker.ops.draw import DrawParameters
+from worker.sampling.adjust import AdjustedRow, adjust
+from worker.sampling.logprobs import named_logprobs, token_logprobs
+from worker.sampling.request_state import Needs, RequestState, is_plain
+from worker.sampling.row_table import RowTable
+
+TokenIds = npt.NDArray[np.int32]
+_NOTHING_LEFT = (
+    "no token is left to continue with: allowed_token_ids, bad_words, min_tokens and the form of the answer exclude all"
+)
+
+
+class Sampler:
+    def __init__(self, max_num_seqs: int, vocab_size: int, seed: int = 0, grammars: Grammars | None = None) -> None:
+        """seed: for requests that bring none. grammars: None: no request has one."""
+        self._vocab_size, self._seed = vocab_size, seed
+        self._grammars = grammars
+        self._states: dict[int, RequestState] = {}  # of requests that are not plainly greedy
+        self._table = RowTable(max_num_seqs)
+        self._problems: dict[int, str] = {}
+
+    def add(self, request: EngineRequest) -> None:
+        if not is_plain(request):
+            grammars = self._grammars if request.grammar is not None else None
+            matcher = None if grammars is None else grammars.matcher(request.request_id)
+            self._states[request.request_id] = RequestState(request, self._vocab_size, self._seed, matcher)
+
+    def remove(self, request_id: int) -> None:
+        self._states.pop(request_id, None)
+        self._table.forget(request_id)
+
+    def is_greedy(self, plan: BatchPlan) -> bool:
+        """Whether argmax is all that this plan's tokens need."""
+        return not self._states or not self._needs(plan).any()
+
+    def drawing(self, plan: BatchPlan) -> Parcel | None:
+        """What sample() takes, for a device that draws tokens; None where no token of the plan is random."""
+        if not self._states or not (self._needs(plan) & Needs.RANDOM).any():
+            return None
+        rows = plan.rows[plan.sample_seqs]
+        return self._parameters(rows, self._num_output_tokens(plan, rows)).parcel()
+
+    def sample(
+        self, logits: Tensor, plan: BatchPlan, drawing: Parcel | None = None
+    ) -> tuple[TokenIds, dict[int, TokenLogprobs] | None]:
+        """logits float32 [len(plan.sample_seqs), vocab_size], overwritten.
+
+        drawing: where it has been sent to the device. Token ids, NO_TOKEN where logits are not finite, and
+        log-probabilities by index into them, for requests that asked.
+        """
+        if not self._states:
+            return ops.argmax(logits), None
+        seqs = plan.sample_seqs
+        request_ids, rows = plan.request_ids[seqs], plan.rows[seqs]
+        needs = self._needs(plan)
+        any_needs = int(np.bitwise_or.reduce(needs)) if len(needs) else 0
+        if not any_needs:
+            return ops.argmax(logits), None
+
+        num_output_tokens = self._num_output_tokens(plan, rows)
+        raw = None
+        if any_needs & Needs.LOGPROBS:
+            asked = np.flatnonzero(needs & Needs.LOGPROBS)
+            raw = logits[to_device(asked, logits.device)].log_softmax(-1)
+        matchers = self._matchers(needs, request_ids) if any_needs & Needs.GRAMMAR else {}
+        if any_needs & Needs.ADJUSTMENTS:
+            adjust(logits, self._adjusted_rows(needs, request_ids, num_output_tokens))
+        if any_needs & Needs.ALLOWED:
+            self._keep_allowed(logits, needs, request_ids, num_output_tokens)
+        if matchers:
+            follow(logits, matchers)
+        if any_needs & Needs.RANDOM:
+            token_ids = ops.draw_tokens(logits, self._parameters(rows, num_output_tokens), drawing)
+        else:
+            token_ids = ops.argmax(logits)
+        if any_needs & (Needs.PENALTIES | Needs.ALLOWED):
+            self._remember(needs, request_ids, token_ids)
+        if matchers and self._grammars is not None:
+            self._grammars.advance(
+                [(m, token) for i, m in matchers.items() if (token := int(token_ids[i])) != NO_TOKEN]
+            )
+        if raw is None:
+            return token_ids, None
+        return token_ids, self._logprobs(raw, token_ids, asked, request_ids)
+
+    def take_problems(self) -> dict[int, str] | None:
+        """Why requests got NO_TOKEN in the last sample(), by request id, where no number of the model's is to blame."""
+        found, self._problems = self._problems, {}
+        return found or None
+
+    def _needs(self, plan: BatchPlan) -> npt.NDArray[np.uint8]:
+        """Of each token that is sampled, as Needs."""
+        rows = plan.rows[plan.sample_seqs]
+        self._table.sync(plan.request_ids[plan.sample_seqs], rows, self._states)
+        return self._table.needs[rows]
+
+    def _num_output_tokens(self, plan: BatchPlan, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        """Before this step, by the tokens that are sampled. rows: theirs."""
+        return plan.seq_lens[plan.sample_seqs] - self._table.num_prompt_tokens[rows]
+
+    def _adjusted_rows(
+        self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64], num_output: npt.NDArray[np.int64]
+    ) -> list[AdjustedRow]:
+        which = np.flatnonzero(needs & Needs.ADJUSTMENTS)
+        states = [self._states[request_id] for request_id in request_ids[which].tolist()]
+        return [AdjustedRow(*row) for row in zip(which.tolist(), states, num_output[which].tolist(), strict=True)]
+
+    def _keep_allowed(
+        self,
+        logits: Tensor,
+        needs: npt.NDArray[np.uint8],
+        request_ids: npt.NDArray[np.uint64],
+        num_output: npt.NDArray[np.int64],
+    ) -> None:
+        """In place. A request that nothing is left to gets no token. REQUIRES: its matcher has been waited for."""
+        which = np.flatnonzero(needs & Needs.ALLOWED).tolist()
+        masks = []
+        for i, request_id in zip(which, request_ids[which].tolist(), strict=True):
+            state = self._states[request_id]
+            assert state.allowed is not None
+            may_stop = state.matcher is not None or int(num_output[i]) >= state.min_tokens
+            mask = state.allowed.mask(may_stop=may_stop)
+            left = mask if state.matcher is None else mask & state.matcher.mask[: len(mask)]
+            if not left.any():
+                self._problems[request_id] = _NOTHING_LEFT
+            masks.append(mask)
+        allow_only(logits, which, masks)
+
+    def _matchers(self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64]) -> dict[int, Matcher]:
+        """By row of the logits. Waits until they know what may come next."""
+        which = np.flatnonzero(needs & Needs.GRAMMAR)
+        states = [self._states[request_id] for request_id in request_ids[which].tolist()]
+        matchers = [state.matcher for state in states if state.matcher is not None]
+        for matcher in matchers:
+            matcher.wait()
+        return dict(zip(which.tolist(), matchers, strict=True))
+
+    def _parameters(self, rows: npt.NDArray[np.int32], num_output_tokens: npt.NDArray[np.int64]) -> DrawParameters:
+        table = self._table
+        return DrawParameters(
+            table.temperature[rows],
+            table.top_k[rows],
+            table.top_p[rows],
+            table.min_p[rows],
+            table.seed[rows],
+            num_output_tokens,
+        )
+
+    def _remember(self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64], token_ids: TokenIds) -> None:
+        which = np.flatnonzero(needs & (Needs.PENALTIES | Needs.ALLOWED))
+        for request_id, token in zip(request_ids[which].tolist(), token_ids[which].tolist(), strict=True):
+            state = self._states[request_id]
+            if state.history is not None and token != NO_TOKEN:
+                state.history.add(token)
+            if state.allowed is not None:
+                state.allowed.note(token)
+
+    def _logprobs(
+        self, raw: Tensor, token_ids: TokenIds, asked: npt.NDArray[np.int64], request_ids: npt.NDArray[np.uint64]
+    ) -> dict[int, TokenLogprobs]:
+        states = [self._states[request_id] for request_id in request_ids[asked].tolist()]
+        numbers = [state.params.num_logprobs or 0 for state in states]
+        chosen = to_device(token_ids[asked].astype(np.int64).clip(min=0), raw.device)  # NO_TOKEN: nobody will see them
+        entries = token_logprobs(raw, chosen, numbers)
+        named = {i: state.params.logprob_token_ids for i, state in enumerate(states) if state.params.logprob_token_ids}
+        for i, pairs in named_logprobs(raw, named).items():
+            entries[i] = msgspec.structs.replace(entries[i], top=pairs)
+        return dict(zip(asked.tolist(), entries, strict=True))

@@ -1,0 +1,107 @@
+"""The engine loop's side of the memory tiers: moves out of plans, their ends into the core."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from schedcore._core import BatchPlan, Scheduler
+from schedcore.api.types import NUM_TIERS
+from worker.tiers.tier_mover import TierMover
+
+WAIT_SECONDS = 0.005  # for a move while there is nothing else to do; messages wait no longer
+
+
+class Tiers(Protocol):
+    """What the engine's loop calls, in this order in each step; wait() where there is no step to execute."""
+
+    def report(self) -> None:
+        """Tells the core what has ended since the last call."""
+
+    def begin(self, plan: BatchPlan) -> None:
+        """Call before the plan is executed."""
+
+    def wait(self) -> bool:
+        """For the next end, a little while. False if nothing is under way."""
+
+    def finish_step(self) -> None:
+        """Call when the plan has been executed, before its tokens are used."""
+
+    @property
+    def disk_bytes(self) -> int: ...
+    @property
+    def max_disk_bytes(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class NoTiers:
+    """The device's memory is all there is."""
+
+    disk_bytes = max_disk_bytes = 0
+
+    def report(self) -> None:
+        pass
+
+    def begin(self, plan: BatchPlan) -> None:
+        pass
+
+    def wait(self) -> bool:
+        return False
+
+    def finish_step(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class EngineTiers:
+    def __init__(self, core: Scheduler, mover: TierMover) -> None:
+        """Tells the core what the disk has from an earlier life."""
+        self._core, self._mover = core, mover
+        if mover.disk is not None:
+            core.note_on_disk(_key_array(mover.disk.all_keys()))
+
+    def begin(self, plan: BatchPlan) -> None:
+        self._mover.begin(plan)
+
+    def finish_step(self) -> None:
+        self._mover.finish_step()
+
+    def report(self) -> None:
+        ends = self._mover.take_ends()
+        if not ends:
+            return
+        done = [end.move_id for end in ends if end.is_done]
+        self._core.complete_moves(done, [end.move_id for end in ends if not end.is_done])
+        dropped = [key for end in ends for key in end.dropped or ()]
+        if dropped:
+            self._core.forget_on_disk(_key_array(dropped))
+
+    def wait(self) -> bool:
+        if not self._core.has_moves():
+            return False
+        self._mover.wait(WAIT_SECONDS)
+        return True
+
+    @property
+    def disk_bytes(self) -> int:
+        return 0 if self._mover.disk is None else self._mover.disk.num_bytes
+
+    @property
+    def max_disk_bytes(self) -> int:
+        return 0 if self._mover.disk is None else self._mover.disk.max_bytes
+
+    def close(self) -> None:
+        self._mover.close()
+
+
+def tier_bytes(tier_tokens: list[int], block_size: int, bytes_per_block: int) -> list[int]:
+    """Tokens per tier come in complete blocks."""
+    assert len(tier_tokens) == NUM_TIERS
+    return [tokens // block_size * bytes_per_block for tokens in tier_tokens]
+
+
+def _key_array(keys: list[bytes]) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
+    return np.frombuffer(b"".join(keys), np.uint64).reshape(-1, 2)

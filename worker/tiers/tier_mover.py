@@ -1,0 +1,140 @@
+"""Carries out a plan's moves between tiers (cpp/core/base/batch_plan.h), beside the steps.
+
+Each kind has a thread of its own, so that none waits for another; copying and hashing release the interpreter lock.
+
+- Saves read the device as it was before the step. On CPU they are copied while the step runs (write_behind.py); on
+  CUDA they are gathered on the device, in the order of the compute stream, and leave it afterwards.
+- Step loads come layer group by layer group. The step waits for each where it first reads it (ops.wait_for_units()).
+- Loads, stores and fetches take their time.
+- Uncached tokens are loaded by the step that needs them (worker/forms/layer_copies.py).
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from functools import partial
+
+from schedcore._core import BatchPlan, MoveKind
+from worker import ops
+from worker.batch.paged_pool import ALL_LANDED, PagedPool
+from worker.tiers.disk_tier import DiskTier
+from worker.tiers.host_tier import HostTier
+from worker.tiers.move_thread import Ends, MoveThread
+from worker.tiers.tier_copies import CpuCopies, CudaCopies, TierCopies
+from worker.tiers.tier_moves import MoveEnd, Moves, moves_by_kind
+
+PIECE_BYTES = 1 << 20  # that are loaded before the blocks among them are reported
+
+
+class TierMover:
+    """begin(), finish_step(), take_ends() and wait() are the engine loop's."""
+
+    def __init__(self, pool: PagedPool, host: HostTier, disk: DiskTier | None) -> None:
+        self._pool, self.host, self.disk = pool, host, disk
+        self._ends: Ends = queue.SimpleQueue()
+        self._held: MoveEnd | BaseException | None = None
+        self._copies: TierCopies = (CudaCopies if pool.data.is_cuda else CpuCopies)(pool, host, self._ends)
+        self._piece_size = max(1, PIECE_BYTES // host.block_bytes)
+        self._loader = MoveThread("tier loads", self._ends)
+        self._lander = MoveThread("tier step loads", self._ends)
+        self._writer = MoveThread("disk writer", self._ends)
+        self._reader = MoveThread("disk reader", self._ends)
+        self._is_landing = False
+        self._landing_error: BaseException | None = None
+
+    def begin(self, plan: BatchPlan) -> None:
+        """Call before the plan is executed. Saves will read the device as it is now, whatever the step writes."""
+        moves = moves_by_kind(plan) if len(plan.move_ids) > 0 else {}
+        if MoveKind.SAVE in moves:
+            self._copies.begin_saves(moves[MoveKind.SAVE])
+        self._copies.make_way(plan.block_table_unit)
+        loads = [moves[kind] for kind in (MoveKind.LOAD, MoveKind.STEP_LOAD) if kind in moves]
+        for each in loads:
+            self._copies.make_way(each.units)
+        fence = self._copies.fence() if loads else None
+        if MoveKind.STEP_LOAD in moves:
+            self._begin_landing(moves[MoveKind.STEP_LOAD], fence)
+        if MoveKind.LOAD in moves:
+            self._loader.put(partial(self._load, moves[MoveKind.LOAD], fence))
+        if MoveKind.STORE in moves:
+            self._writer.put(partial(self._store, moves[MoveKind.STORE]))
+        if MoveKind.FETCH in moves:
+            self._reader.put(partial(self._fetch, moves[MoveKind.FETCH]))
+
+    def finish_step(self) -> None:
+        """Call when a plan has been executed, before its tokens are used. Raises what kept units from landing."""
+        if not self._is_landing:
+            return
+        ops.wait_for_units(self._pool, self._pool.num_groups - 1)
+        ops.land(self._pool, ALL_LANDED)
+        self._is_landing = False
+        if self._landing_error is not None:
+            raise self._landing_error
+
+    def take_ends(self) -> list[MoveEnd]:
+        """Moves that are over, in order. Raises what a thread raised."""
+        ends: list[MoveEnd] = []
+        while True:
+            try:
+                end = self._held if self._held is not None else self._ends.get_nowait()
+            except queue.Empty:
+                return ends
+            self._held = None
+            if isinstance(end, BaseException):
+                raise end
+            ends.append(end)
+
+    def wait(self, seconds: float) -> None:
+        """Until a move is over, at most so long."""
+        if self._held is None:
+            try:
+                self._held = self._ends.get(timeout=seconds)
+            except queue.Empty:
+                return
+
+    def close(self) -> None:
+        """Ends what was begun, then the threads."""
+        self._copies.close()
+        for thread in (self._loader, self._lander, self._writer, self._reader):
+            thread.close()
+        if self._pool.arrivals.copy_engine is not None:
+            self._pool.arrivals.copy_engine.close()
+        if self.disk is not None:
+            self.disk.close()
+
+    # ---- tasks of the threads ----
+
+    def _begin_landing(self, moves: Moves, fence: object) -> None:
+        self._is_landing = True
+        self._pool.arrivals.events.clear()
+        ops.land(self._pool, 0)
+        self._lander.put(partial(self._land, moves, fence))
+
+    def _land(self, moves: Moves, fence: object) -> list[MoveEnd]:
+        try:
+            for group in range(self._pool.num_groups):
+                self._copies.load_group(moves, group, fence)
+                ops.land(self._pool, group + 1)
+            self._copies.finish_groups()
+        except BaseException as error:
+            self._landing_error = error
+            ops.land(self._pool, ALL_LANDED)  # the step ends, and its tokens are not used
+            raise
+        return moves.done()
+
+    def _load(self, moves: Moves, fence: object) -> Iterator[MoveEnd]:
+        for piece in moves.pieces(self._piece_size):
+            self._copies.load(piece, fence)
+            yield from piece.done()
+
+    def _store(self, moves: Moves) -> Iterator[MoveEnd]:
+        assert self.disk is not None
+        for move_id, slot, key in zip(moves.ids, moves.slots.tolist(), moves.keys, strict=True):
+            dropped = self.disk.write(key, self.host.slot_bytes(slot))
+            yield MoveEnd(move_id, dropped is not None, dropped)
+
+    def _fetch(self, moves: Moves) -> Iterator[MoveEnd]:
+        assert self.disk is not None
+        for move_id, slot, key in zip(moves.ids, moves.slots.tolist(), moves.keys, strict=True):
+            yield MoveEnd(move_id, self.disk.read(key, self.host.slot_bytes(slot)))

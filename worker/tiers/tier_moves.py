@@ -1,0 +1,59 @@
+"""Moves between memory tiers as a plan names them (cpp/core/base/batch_plan.h), and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from schedcore._core import BatchPlan
+from worker.tiers.disk_tier import Key
+
+Int64 = npt.NDArray[np.int64]
+Units = npt.NDArray[np.int32] | Int64
+
+
+@dataclass(frozen=True, slots=True)
+class MoveEnd:
+    """A move is over; stores may have made the disk drop other blocks before."""
+
+    move_id: int
+    is_done: bool
+    dropped: list[Key] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Some moves of one kind, one block each."""
+
+    ids: list[int]
+    slots: Int64  # [n], on the host
+    units: Int64  # [n, units_per_block], on the device; of saves and loads
+    keys: list[Key]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def pieces(self, size: int) -> Iterator[Moves]:
+        """The same, at most `size` at a time."""
+        for i in range(0, len(self), size):
+            part = slice(i, i + size)
+            yield Moves(self.ids[part], self.slots[part], self.units[part], self.keys[part])
+
+    def done(self) -> list[MoveEnd]:
+        return [MoveEnd(move_id, True) for move_id in self.ids]
+
+
+def moves_by_kind(plan: BatchPlan) -> dict[int, Moves]:
+    """Copies: the plan's arrays are its scheduler's."""
+    kinds, ids = plan.move_kinds, plan.move_ids
+    slots = plan.move_slots.astype(np.int64)
+    units = plan.move_units.reshape(len(ids), -1).astype(np.int64)
+    keys = plan.move_keys
+    found = {}
+    for kind in np.unique(kinds).tolist():
+        chosen = np.flatnonzero(kinds == kind)
+        found[kind] = Moves(ids[chosen].tolist(), slots[chosen], units[chosen], [keys[i].tobytes() for i in chosen])
+    return found
