@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import time
 from typing import Any
@@ -12,6 +11,7 @@ import msgspec
 
 from schedcore.api.config import VLLM_POLICY, EngineConfig
 from schedcore.api.types import ADVISORIES, ALLOWED_TOKENS, BAD_WORDS, CACHE_RESET, LOGPROB_TOKENS, POOLING, EngineInfo
+from schedcore.serving.engine_main import IsOrphaned
 from schedcore.serving.engine_server import EngineServer
 from schedcore.serving.gateway_link import GatewayLink
 from vllm_engine.compat import IncompatibleVllmError, vllm_version
@@ -23,9 +23,8 @@ logger = logging.getLogger("vllm_engine")
 WITHOUT = (ADVISORIES, ALLOWED_TOKENS, BAD_WORDS, LOGPROB_TOKENS, CACHE_RESET, POOLING)
 
 
-def serve(config: EngineConfig, link: GatewayLink, started: float) -> int:
+def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: IsOrphaned) -> int:
     """Exit status: 0 stopped, 1 failed. started: time.monotonic() of the process's start."""
-    parent = os.getppid()
     try:
         engine, info = build_engine(config, started)
     except Exception as error:
@@ -33,7 +32,7 @@ def serve(config: EngineConfig, link: GatewayLink, started: float) -> int:
         logger.error("the engine cannot start: %s", error, exc_info=not is_expected)
         link.say_farewell(f"the vLLM engine cannot start: {error}")
         return 1
-    server = EngineServer(engine, link, info, time.monotonic, is_orphaned=lambda: os.getppid() != parent)
+    server = EngineServer(engine, link, info, time.monotonic, is_orphaned=is_orphaned)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # vLLM may have taken it
     signal.set_wakeup_fd(link.wakeup_fileno, warn_on_full_buffer=False)

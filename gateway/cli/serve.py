@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace, engine_module: str | None = None) -> int:
         return complain(str(error), _FAILED)
     with listener:
         module = engine_module or ENGINES.get(config.engine, "")
+        _exit_at_signals()
         launched = _launch(config, engine, module)
         try:
             from gateway.server import run_server  # takes as long to import as an engine: meanwhile that does so, too
@@ -68,6 +70,16 @@ def run(args: argparse.Namespace, engine_module: str | None = None) -> int:
         finally:
             if launched is not None:
                 launched.discard()
+
+
+def _exit_at_signals() -> None:
+    """Until the server listens to them itself: an engine on its way is not left behind, and nobody sees a traceback."""
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
 
 
 def _launch(config: GatewayConfig, engine: EngineConfig, module: str) -> EngineProcess | None:

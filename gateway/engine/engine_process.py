@@ -26,7 +26,7 @@ class EngineProcess:
         self._exited: asyncio.Future[None] | None = None
         try:
             self._popen = subprocess.Popen(
-                [python, "-m", module, "--endpoint", self.endpoint],
+                [python, "-m", module, "--parent", str(os.getpid()), "--endpoint", self.endpoint],
                 stdin=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for the gateway, which drains before it stops the engine
             )

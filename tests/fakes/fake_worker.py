@@ -81,6 +81,7 @@ class FakeWorker:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--endpoint", required=True)
+    parser.add_argument("--parent", type=int)
     endpoint = parser.parse_args().endpoint
     msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
     mode = os.environ.get("FAKE_WORKER_MODE", "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import math
-import os
 import signal
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from schedcore.latency.latency_profile import LatencyProfile, read_profile
 from schedcore.record.decision_record import check_new
 from schedcore.record.recipe import Recipe
 from schedcore.record.recording_scheduler import RecordingScheduler
+from schedcore.serving.engine_main import IsOrphaned
 from schedcore.serving.engine_server import EngineServer
 from schedcore.serving.gateway_link import GatewayLink
 from worker.base.errors import WorkerError
@@ -50,9 +50,8 @@ STARVING_TURN_MS = 2000.0  # that who had waited for long is served while others
 FAREWELL_MS = 1000  # that a gateway may take to say Hello to an engine that could not start
 
 
-def serve(config: EngineConfig, link: GatewayLink, started: float) -> int:
+def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: IsOrphaned) -> int:
     """Exit status: 0 stopped, 1 failed. started: time.monotonic() of the process's start."""
-    parent = os.getppid()
     try:
         engine, info, loaded = _build(config, started)
     except Exception as error:
@@ -60,7 +59,7 @@ def serve(config: EngineConfig, link: GatewayLink, started: float) -> int:
         logger.error("the engine cannot start: %s", error, exc_info=not is_expected)
         link.say_farewell(f"the engine cannot start: {error}")
         return 1
-    server = EngineServer(engine, link, info, time.monotonic, is_orphaned=lambda: os.getppid() != parent)
+    server = EngineServer(engine, link, info, time.monotonic, is_orphaned=is_orphaned)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     signal.set_wakeup_fd(link.wakeup_fileno, warn_on_full_buffer=False)
     logger.info("ready: %s", msgspec.json.encode(info).decode())
