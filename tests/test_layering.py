@@ -37,6 +37,7 @@ ROOM_ORDERS = {
         "advisories",
         "http",
         "stock",
+        "fleet",
         "engine",
         "model",
         "tools",

@@ -47,6 +47,8 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     info: EngineInfo
+    incarnation: str = ""  # of the engine's process, 128 random bits: what carries another one is of another process
+    endpoint: str = ""  # tcp://host:port where it listens to other machines; empty: nowhere
 
 
 class Deltas(msgspec.Struct, frozen=True, tag="deltas"):
@@ -71,6 +73,7 @@ class Stats(msgspec.Struct, frozen=True, tag="stats"):
     """Sent unasked, a few times a second while working and once when the engine falls idle."""
 
     stats: EngineStats
+    incarnation: str = ""
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):

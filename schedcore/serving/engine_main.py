@@ -13,11 +13,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
+from schedcore.api.cluster_tls import NODE, ClusterTls, ClusterTlsError
 from schedcore.api.config import EngineConfig
 from schedcore.serving.gateway_link import GatewayLink
+from schedcore.serving.network_door import NetworkOptions
 
 IsOrphaned = Callable[[], bool]
 Serve = Callable[[EngineConfig, GatewayLink, float, IsOrphaned], int]
@@ -36,15 +39,24 @@ def run_engine(package: str, load_serve: Callable[[], Serve]) -> int:
     parser.add_argument(
         "--parent", type=int, default=os.getppid(), help="process with which it ends; its own if absent"
     )
+    parser.add_argument("--listen", metavar="tcp://HOST:PORT", help="where gateways on other machines connect")
+    parser.add_argument("--cluster-dir", type=Path, help="the cluster's certificates, for --listen; absent: plain TCP")
+    parser.add_argument("--lease-seconds", type=float, help="alone, before it exits; absent: when its parent is gone")
     arguments = parser.parse_args()
     parent: int = arguments.parent
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the gateway, which drains before it stops the engine
 
-    def is_orphaned() -> bool:
-        return os.getppid() != parent
+    try:
+        link = GatewayLink(arguments.endpoint, _network(arguments))
+    except (ClusterTlsError, OSError, ValueError) as error:
+        logging.getLogger(package).error("the engine cannot listen: %s", error)
+        return 1
+    lease: float | None = arguments.lease_seconds
 
-    link = GatewayLink(arguments.endpoint)
+    def is_orphaned() -> bool:
+        return os.getppid() != parent if lease is None else link.alone_seconds() > lease
+
     try:
         config = _config(arguments.config or sys.stdin.buffer.read(), package)
         if config is None:
@@ -52,7 +64,7 @@ def run_engine(package: str, load_serve: Callable[[], Serve]) -> int:
         return 1 if is_orphaned() else load_serve()(config, link, started, is_orphaned)
     finally:
         link.close()
-        if is_orphaned():  # a gateway that was killed leaves the socket's folder to its engine
+        if lease is None and is_orphaned():  # a gateway that was killed leaves the socket's folder to its engine
             with contextlib.suppress(OSError):  # it holds something else
                 link.path.parent.rmdir()
 
@@ -63,3 +75,11 @@ def _config(text: str | bytes, package: str) -> EngineConfig | None:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         logging.getLogger(package).error("the configuration is wrong: %s", error)
         return None
+
+
+def _network(arguments: argparse.Namespace) -> NetworkOptions | None:
+    """Raises ClusterTlsError."""
+    if arguments.listen is None:
+        return None
+    tls = None if arguments.cluster_dir is None else ClusterTls(arguments.cluster_dir, NODE)
+    return NetworkOptions(arguments.listen, tls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
 from typing import Protocol
 
@@ -60,6 +61,7 @@ class EngineServer:
     ) -> None:
         self._engine, self._link, self._info = engine, link, info
         self._clock, self._is_orphaned = clock, is_orphaned
+        self._incarnation = secrets.token_hex(16)
         self._gateways: set[bytes] = set()
         self._is_stopping = False
         self._is_working = False
@@ -105,7 +107,7 @@ class EngineServer:
                 case wire.Abort(request_id):
                     self._engine.abort(gateway, request_id)
                 case wire.Hello():
-                    self._send(gateway, wire.Ready(self._info))
+                    self._send(gateway, wire.Ready(self._info, self._incarnation, self._link.network_endpoint))
                 case wire.Advise(advisory):
                     self._send(gateway, wire.Session(self._engine.advise(advisory)))
                 case wire.ResetCache(request_id):
@@ -136,7 +138,7 @@ class EngineServer:
 
     def _publish_stats(self) -> None:
         self._stats_time = self._clock()
-        stats = wire.Stats(self._engine.stats())
+        stats = wire.Stats(self._engine.stats(), self._incarnation)
         for gateway in list(self._gateways):
             self._send(gateway, stats)
 
@@ -153,7 +155,7 @@ class EngineServer:
 
     def _stop_if_orphaned(self) -> None:
         if self._is_orphaned():
-            logger.warning("the process that started this engine is gone; stopping")
+            logger.warning("nobody needs this engine any longer; stopping")
             self.stop()
 
     def _fail(self, message: str) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from schedcore.api import wire
 from schedcore.api.frame_socket import SCHEME, FrameError, FrameSocket, listen
+from schedcore.serving.network_door import NetworkDoor, NetworkOptions
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +26,10 @@ _READABLE, _WRITABLE = select.EPOLLIN, select.EPOLLOUT
 class GatewayLink:
     """Not thread-safe, no threads of its own. A gateway is known by a name that its connection gets here."""
 
-    def __init__(self, endpoint: str) -> None:
-        """Binds; raises OSError if it cannot."""
+    def __init__(self, endpoint: str, network: NetworkOptions | None = None) -> None:
+        """Binds; raises OSError if it cannot. network: where other machines may connect, too."""
         self._listener = listen(endpoint)
+        self._alone_since = time.monotonic()
         self.path = Path(endpoint.removeprefix(SCHEME))  # of the socket; removed at the end
         self._connections: dict[bytes, FrameSocket] = {}
         self._gateway_of: dict[int, bytes] = {}  # by file descriptor
@@ -38,6 +40,23 @@ class GatewayLink:
         self._poller = select.epoll()
         self._poller.register(self._listener, _READABLE)
         self._poller.register(self._wakeup, _READABLE)
+        try:
+            self._door = None if network is None else NetworkDoor(network, self._poller)
+        except BaseException:
+            self._close_own()
+            raise
+
+    @property
+    def network_endpoint(self) -> str:
+        """`tcp://host:port` where other machines reach the engine; empty: they do not."""
+        return "" if self._door is None else self._door.endpoint
+
+    def alone_seconds(self) -> float:
+        """For how long nobody has been connected; asked now and then, it is as exact as that."""
+        now = time.monotonic()
+        if self._connections:
+            self._alone_since = now
+        return now - self._alone_since
 
     @property
     def wakeup_fileno(self) -> int:
@@ -62,6 +81,8 @@ class GatewayLink:
                 yield from self._serve(self._gateway_of[descriptor], events)
             elif descriptor == self._listener.fileno():
                 yield from self._accept()
+            elif (connection := self._come_in(descriptor)) is not None:
+                yield from self._welcome(connection)
 
     def send(self, gateway: bytes, message: wire.ToGateway) -> bool:
         """False if the gateway is gone."""
@@ -92,16 +113,30 @@ class GatewayLink:
                 self._flush(gateway)
         for connection in self._connections.values():
             connection.close()
+        if self._door is not None:
+            self._door.close()
+        self._close_own()
+
+    def _close_own(self) -> None:
         for resource in (self._poller, self._listener, self._wakeup, self._wakeup_writer):
             resource.close()
         self.path.unlink(missing_ok=True)
 
     def _accept(self) -> Iterator[tuple[bytes, wire.ToEngine | None]]:
-        """With what the gateway has said by now."""
         try:
             connection = FrameSocket(self._listener.accept()[0])
         except BlockingIOError:  # whoever wanted to connect has given up
             return
+        yield from self._welcome(connection)
+
+    def _come_in(self, descriptor: int) -> FrameSocket | None:
+        """From another machine."""
+        if self._door is None or not self._door.serves(descriptor):
+            return None
+        return self._door.serve(descriptor)
+
+    def _welcome(self, connection: FrameSocket) -> Iterator[tuple[bytes, wire.ToEngine | None]]:
+        """With what the gateway has said by now."""
         gateway = b"gateway-%d" % next(self._names)
         self._connections[gateway] = connection
         self._gateway_of[connection.fileno()] = gateway

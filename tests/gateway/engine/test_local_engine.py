@@ -220,7 +220,7 @@ async def test_a_message_that_is_too_long_is_refused_before_it_is_sent(
 ) -> None:
     engine: LocalEngine = make_engine()  # type: ignore[operator]
     await engine.start()
-    monkeypatch.setattr("schedcore.api.frame_socket.MAX_FRAME_BYTES", 1000)
+    monkeypatch.setattr(engine._socket, "_max_frame_bytes", 1000)
     with pytest.raises(ValueError, match="too long"):
         engine.stream([request(1), request(2, text=b"x" * 2000)])
     assert engine._router.num_open == 0

@@ -89,7 +89,10 @@ def test_every_hello_is_answered_with_what_the_engine_is(endpoint: str) -> None:
     with serving(endpoint), GatewayPeer(endpoint) as one, GatewayPeer(endpoint) as two:
         for gateway in (one, two):
             gateway.send(wire.Hello())
-            assert gateway.wait_for(lambda _: True) == wire.Ready(INFO)
+            ready = gateway.wait_for(lambda _: True)
+            assert isinstance(ready, wire.Ready)
+            assert ready == wire.Ready(INFO, ready.incarnation)
+            assert len(ready.incarnation) == 32
 
 
 def test_requests_are_answered_to_whoever_sent_them(endpoint: str) -> None:
