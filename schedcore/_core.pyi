@@ -27,7 +27,7 @@ class CoreError(RuntimeError):
 class AddStatus(enum.Enum):
     OK = ...
     QUEUE_FULL = ...
-    OVERLOADED = ...  # see cpp/core/scheduler/overload_control.h
+    OVERLOADED = ...  # see cpp/core/requests/overload_control.h
     TOO_LONG = ...  # could never be computed: see Scheduler::add_request in cpp/core/scheduler/scheduler.h
     DUPLICATE_ID = ...
     INVALID = ...  # empty prompt, negative token id, max_tokens < 1, min_tokens < 0, bad class or arrival
@@ -331,6 +331,12 @@ class Advisor:
         tenant: str = "",
     ) -> int:
         """The slot of a request that waits. Raises ValueError for one that could never be served."""
+    def accepts(
+        self, prompt_token_ids: Sequence[int] | Int32, num_cached: int, request_class: int = 0, tenant: str = ""
+    ) -> bool:
+        """Whether its first token can come within max_ttft_ms. Nothing is added."""
+    def retry_seconds(self) -> float:
+        """Until one like the last that was not accepted would be, as it seems now."""
     def set_cached(self, slot: int, num_tokens: int) -> None:
         """Of a waiting request: its first tokens that the engine's cache has."""
     def remove(self, slot: int, is_complete: bool) -> None:
@@ -360,6 +366,6 @@ class Advisor:
         """Who runs by the last compose(), and tokens computed of each."""
     def stats(self) -> dict[str, Any]:
         """num_running, num_waiting, num_preempted, class_seconds (lists per RequestClass), num_steps,
-        offline_only_seconds, step_time_error_ratio."""
+        offline_only_seconds, predicted_ttft_seconds, step_time_error_ratio."""
     def check_invariants(self) -> None:
         """Raises CoreError on the first broken one."""

@@ -27,6 +27,7 @@ logger = logging.getLogger("vllm_engine")
 Gateway = bytes
 NAP_SECONDS = 0.001  # after a step in which nobody could compute, though somebody waits
 UNITS_PER_BLOCK = 2
+OVERLOADED = "the server has more work than it can begin in time: try again later"
 
 
 class _OpenRequest(NamedTuple):
@@ -86,6 +87,9 @@ class VllmEngine:
             prepared = self._core.preprocess_add_request(made)
         except ValueError as error:
             return self._refuse(gateway, request, ErrorCode.INVALID, str(error))
+        retry_seconds = self._core.scheduler.retry_seconds(prepared[0])
+        if retry_seconds is not None:
+            return self._refuse(gateway, request, ErrorCode.OVERLOADED, OVERLOADED, retry_seconds)
         self._open[name] = _OpenRequest(gateway, request)
         self._names[gateway, request.request_id] = name
         self._counts["queried"] += len(request.prompt_token_ids)
@@ -150,6 +154,7 @@ class VllmEngine:
             class_seconds=advised["class_seconds"],
             offline_only_seconds=advised["offline_only_seconds"],
             step_time_error_ratio=advised["step_time_error_ratio"],
+            predicted_ttft_seconds=advised["predicted_ttft_seconds"],
         )
 
     def close(self) -> None:
@@ -170,7 +175,8 @@ class VllmEngine:
         columns = {"num_running": [0] * len(RequestClass), "num_waiting": [0] * len(RequestClass)}
         for name, (_, request) in self._open.items():
             columns["num_running" if name in running else "num_waiting"][request.request_class] += 1
-        zeros = {"class_seconds": [], "offline_only_seconds": 0.0, "step_time_error_ratio": 0.0, "num_preempted": []}
+        zeros = {"class_seconds": [], "offline_only_seconds": 0.0, "num_preempted": []}
+        zeros |= {"step_time_error_ratio": 0.0, "predicted_ttft_seconds": 0.0}
         return columns | zeros
 
     def _length_problem(self, request: EngineRequest) -> tuple[ErrorCode, str] | None:
@@ -199,9 +205,11 @@ class VllmEngine:
         elif delta.token_ids or delta.prompt_logprobs:
             self._outbox[gateway].append(delta)
 
-    def _refuse(self, gateway: Gateway, request: EngineRequest, code: ErrorCode, message: str) -> None:
+    def _refuse(
+        self, gateway: Gateway, request: EngineRequest, code: ErrorCode, message: str, retry_seconds: float = 1.0
+    ) -> None:
         self._num_finished[FinishReason.ERROR] += 1
-        error = EngineError(code, message)
+        error = EngineError(code, message, retry_seconds)
         self._outbox[gateway].append(TokenDelta(request.request_id, [], FinishReason.ERROR, error=error))
 
     def _close(self, name: str, delta: TokenDelta) -> None:

@@ -93,6 +93,7 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
         max_num_batched_tokens=scheduling.max_num_batched_tokens,
         policy=config.policy,
         startup_seconds=time.monotonic() - started,
+        max_ttft_ms=None if steering is None else config.max_ttft_ms or None,
         has_grammars=has_grammars,
         missing=list(WITHOUT),
     )

@@ -57,6 +57,13 @@ class Steered(_Scheduler):
     def num_free_blocks(self) -> int:
         return int(self.kv_cache_manager.block_pool.get_num_free_blocks()) // self._num_groups
 
+    def retry_seconds(self, request: Any) -> float | None:
+        """None: it may come in. Else, until one like it may: its first token would come too late."""
+        if self._steering is None:
+            return None
+        found: float | None = self._steering.retry_seconds(request, lambda: self._num_cached(request))
+        return found
+
     # ---- the hooks ----
 
     def add_request(self, request: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def advisor_settings(config: EngineConfig) -> dict[str, Any]:
     return {
         "policy": config.policy,
         "max_wait_ms": config.max_wait_ms,
+        "max_ttft_ms": config.max_ttft_ms or math.inf,
         "max_decode_step_ms": config.max_decode_step_ms or 0.0,
         "max_offline_step_ms": config.max_offline_step_ms,
         # Last: what was asked for by name counts.

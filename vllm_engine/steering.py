@@ -73,6 +73,17 @@ class Steering:
     def knows(self, request_id: str) -> bool:
         return request_id in self._slots
 
+    def retry_seconds(self, request: Request, num_cached: Callable[[], int]) -> float | None:
+        """None: its first token can come in time. Else, until one like it would be taken. Nothing is added."""
+        if request.sampling_params is None or not request.prompt_token_ids:
+            return None
+        extra = (request.sampling_params.extra_args or {}).get(EXTRA, {})
+        request_class = int(extra.get("class", _class_by_priority(request.priority)))
+        tenant = str(extra.get("tenant", ""))
+        if self._advisor.accepts(request.prompt_token_ids, num_cached(), request_class, tenant):
+            return None
+        return self._advisor.retry_seconds()
+
     def add(self, request: Request, num_cached: Callable[[], int]) -> None:
         """num_cached: of its prompt's tokens. One that samples nothing, or has no token ids, is left alone."""
         if request.sampling_params is None or not request.prompt_token_ids or self.knows(request.request_id):

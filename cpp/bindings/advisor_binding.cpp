@@ -47,6 +47,16 @@ Slot add_advised(Advisor& advisor, const py::object& prompt_token_ids, int64_t m
   return advisor.add_request(spec);
 }
 
+bool accepts(Advisor& advisor, const py::object& prompt_token_ids, int32_t num_cached, int32_t request_class,
+             const std::string& tenant) {
+  const TokenIds prompt(prompt_token_ids);
+  RequestSpec spec;
+  spec.prompt = prompt.view();
+  spec.request_class = request_class;
+  spec.tenant = tenant;
+  return advisor.accepts(spec, num_cached);
+}
+
 py::tuple compose(Advisor& advisor, double now, const Int32Array& running, const Int32Array& num_computed,
                   int32_t num_free_blocks) {
   return tuple_of(advisor.compose(now, view_of(running), view_of(num_computed), num_free_blocks));
@@ -63,6 +73,7 @@ py::dict advisor_stats(const Advisor& advisor) {
   return py::dict("num_running"_a = advisor.num_running(), "num_waiting"_a = advisor.num_waiting(),
                   "num_steps"_a = counters.num_steps, "num_preempted"_a = counters.num_preempted,
                   "class_seconds"_a = counters.class_seconds, "offline_only_seconds"_a = counters.offline_only_seconds,
+                  "predicted_ttft_seconds"_a = advisor.predicted_ttft(),
                   "step_time_error_ratio"_a = advisor.latency().mean_relative_error());
 }
 
@@ -77,6 +88,8 @@ void bind_advisor(py::module_& module) {
       .def("add_request", &add_advised, "prompt_token_ids"_a, py::kw_only(), "max_tokens"_a, "request_class"_a = 0,
            "priority"_a = 0, "arrival_time"_a = 0.0, "ttft_target"_a = py::none(), "itl_target"_a = py::none(),
            "tpot_target"_a = py::none(), "cache_salt"_a = "", "tenant"_a = "")
+      .def("accepts", &accepts, "prompt_token_ids"_a, "num_cached"_a, "request_class"_a = 0, "tenant"_a = "")
+      .def("retry_seconds", &Advisor::retry_seconds)
       .def("set_cached", &Advisor::set_cached, "slot"_a, "num_tokens"_a)
       .def("remove", &Advisor::remove, "slot"_a, "is_complete"_a)
       .def("compose", &compose, "now"_a, "running"_a, "num_computed"_a, "num_free_blocks"_a)

@@ -233,6 +233,39 @@ TEST(advisor, when_memory_may_run_out_the_first_to_give_way_stands_last) {
   CHECK_EQ(engine.compose().order, (std::vector<Slot>{first, second}));
 }
 
+bool accepts(Engine* engine, int32_t num_prompt, int32_t num_cached = 0, int32_t request_class = kOnlineClass) {
+  const std::vector<int32_t> prompt(num_prompt, 1);
+  RequestSpec spec;
+  spec.prompt = prompt;
+  spec.request_class = request_class;
+  return engine->advisor.accepts(spec, num_cached);
+}
+
+TEST(advisor, whose_first_token_would_come_too_late_is_not_accepted) {
+  SchedulerConfig config = config_of("hocket", 1000, 8, 256);
+  config.max_ttft_ms = 500;
+  Engine engine(config, seconds_per_token(0.01, 0.001));
+  CHECK(accepts(&engine, 900));  // nobody waits
+  for (int i = 0; i < 4; ++i) engine.add(100, 20);
+  CHECK(accepts(&engine, 90));
+  CHECK(!accepts(&engine, 110));
+  CHECK(engine.advisor.retry_seconds() >= 1.0);
+  CHECK(accepts(&engine, 110, 32));
+  CHECK(accepts(&engine, 900, 0, kOfflineClass));
+  CHECK(engine.advisor.predicted_ttft() > 0.3);
+  engine.step();  // 256 of the 400 tokens, and nobody is seated yet
+  CHECK(accepts(&engine, 110));
+  for (int i = 0; i < 6; ++i) engine.step();
+  CHECK_EQ(engine.advisor.predicted_ttft(), 0.0);  // decodes are nobody's wait
+  CHECK(accepts(&engine, 900));
+}
+
+TEST(advisor, everybody_is_accepted_without_a_limit) {
+  Engine engine(config_of("hocket"), seconds_per_token(0.01, 1.0));
+  for (int i = 0; i < 4; ++i) engine.add(100, 20);
+  CHECK(accepts(&engine, 900));
+}
+
 TEST(advisor, steps_may_overlap) {
   Advisor advisor(config_of("hocket"));
   const std::vector<int32_t> prompt(10, 1);

@@ -1,7 +1,7 @@
 // Online requests are accepted while their first token can come in time; who is accepted waits no longer than a bound,
 // whatever arrives.
 
-#include "scheduler/overload_control.h"
+#include "requests/overload_control.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -13,8 +13,9 @@ import pytest
 pytest.importorskip("vllm")
 
 import vllm_engine.engine_process as process
+from schedcore._core import algorithms
 from schedcore.api.config import VLLM_POLICY, EngineConfig
-from schedcore.api.types import EngineRequest, FinishReason, RequestClass, SamplingParams, Targets
+from schedcore.api.types import EngineRequest, ErrorCode, FinishReason, RequestClass, SamplingParams, Targets
 from vllm_engine.compat import check_hooks, check_version, vllm_version
 from vllm_engine.engine import VllmEngine
 from vllm_engine.first_estimate import BEFORE_ANY, estimates
@@ -40,6 +41,9 @@ class RandomSteering:
 
     def knows(self, request_id: str) -> bool:
         return request_id in self._known
+
+    def retry_seconds(self, request: Any, num_cached: Any) -> None:
+        return None
 
     def add(self, request: Any, num_cached: Any) -> None:
         assert num_cached() >= 0
@@ -188,6 +192,31 @@ def test_aborted_requests_hold_no_memory(engine: VllmEngine) -> None:
         pass
     deltas = engine.take_deltas()[GATEWAY]
     assert len({d.request_id for d in deltas if d.finish_reason is not FinishReason.NONE}) == 20
+    engine.check_invariants()
+
+
+def test_who_would_wait_too_long_is_told_when_to_come_again(engine: VllmEngine) -> None:
+    scheduler = engine._core.scheduler
+    slow = algorithms.LatencyCoefficients(step_base=0.01, prefill_token=0.01)
+    advisor = make_advisor(scheduler, {"max_ttft_ms": 2500.0}, estimates(slow))
+    steering = Steering(advisor, time.monotonic, scheduler.is_exact)
+    scheduler.steer(steering)
+    engine._steering = steering
+    for number in range(4):  # a second each
+        engine.add(GATEWAY, EngineRequest(number, [20 + number] * 100, 4, SamplingParams(temperature=0.0)))
+    engine.add(
+        GATEWAY,
+        EngineRequest(9, [9] * 100, 2, SamplingParams(temperature=0.0), request_class=RequestClass.OFFLINE),
+    )
+    errors = {d.request_id: d.error for d in engine.take_deltas()[GATEWAY] if d.error is not None}
+    assert {error.code for error in errors.values()} == {ErrorCode.OVERLOADED}
+    assert errors.keys() == {2, 3}
+    assert all(error.retry_seconds >= 1 for error in errors.values())
+    assert engine.stats().predicted_ttft_seconds == pytest.approx(2.0)
+    while engine.step():
+        pass
+    assert engine.stats().predicted_ttft_seconds == 0
+    engine.take_deltas()
     engine.check_invariants()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,8 @@ def test_the_policy_and_what_it_weighs_go_to_the_advisor() -> None:
     settings = advisor_settings(config)
     assert settings["policy"] == "echo"
     assert settings["enable_reserve"] is False
+
+
+def test_no_limit_of_waiting_is_an_infinite_one() -> None:
+    assert advisor_settings(EngineConfig(model="m", max_ttft_ms=500))["max_ttft_ms"] == 500
+    assert advisor_settings(EngineConfig(model="m", max_ttft_ms=0))["max_ttft_ms"] == math.inf

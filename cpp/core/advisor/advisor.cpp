@@ -163,6 +163,9 @@ void Advisor::synchronize(std::span<const Slot> running, std::span<const int32_t
     num_believed_[slot] = num_computed[i];
     observe(slot, num_computed[i]);
   }
+  for (const Slot slot : newcomers_) {
+    if (!is_told_[slot]) requests_.num_computed_tokens[slot] = 0;
+  }
   newcomers_.clear();
   lost_.clear();
 }
@@ -393,9 +396,11 @@ void Advisor::note_scheduled(double now, std::span<const Slot> slots, std::span<
     const Slot slot = slots[i];
     if (requests_.state[slot] == RequestState::kWaiting) note_admitted(slot, num_computed[i]);
     num_believed_[slot] = num_computed[i] + num_tokens[i];
+    step.prompt_seconds += overload_.prompt_seconds(slot, num_computed[i], num_tokens[i]);
     requests_.num_last_scheduled[slot] = num_tokens[i];
     tenants_.on_served(slot, num_tokens[i], 0);
     step.add(requests_, slot, num_tokens[i], num_computed[i]);
+    requests_.num_computed_tokens[slot] = num_believed_[slot];  // nobody waits for it any more
   }
   open_.push_back(std::move(step));
   ++counters_.num_steps;
@@ -414,7 +419,7 @@ void Advisor::note_preempted(std::span<const Slot> slots) {
     HOCKET_CHECK(slot >= 0 && slot < requests_.num_slots(), "a slot that was put out is none");
     const bool is_noted = std::ranges::find(lost_, slot) != lost_.end();
     if (requests_.state[slot] == RequestState::kRunning && !is_noted) lost_.push_back(slot);
-    std::erase(newcomers_, slot);
+    if (std::erase(newcomers_, slot) > 0) requests_.num_computed_tokens[slot] = 0;
   }
 }
 
@@ -439,6 +444,7 @@ void Advisor::commit(double now, std::span<const Slot> slots, std::span<const in
     refiner_.observe(step.features, seconds);
     estimates_.latency = refiner_.model();
   }
+  overload_.note_step(step.prompt_seconds, seconds);
   int64_t num_all = 0;
   for (const int64_t n : step.num_tokens) num_all += n;
   for (size_t i = 0; i < step.num_tokens.size(); ++i) {

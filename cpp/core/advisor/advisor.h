@@ -34,6 +34,7 @@
 #include "estimates/output_forecast.h"
 #include "offline/offline_queue.h"
 #include "policies/policy.h"
+#include "requests/overload_control.h"
 #include "requests/request.h"
 #include "requests/tenants.h"
 #include "stages/idle_share.h"
@@ -63,6 +64,14 @@ class Advisor {
  public:
   // Throws std::invalid_argument naming the bad field, or for what an engine of its own memory cannot do.
   explicit Advisor(const SchedulerConfig& config, const Estimates& estimates = Estimates());
+
+  // Whether an online request may come in, by config.max_ttft_ms (requests/overload_control.h); nothing is taken.
+  // num_cached: of its prompt's tokens, in the engine's cache.
+  bool accepts(const RequestSpec& spec, int32_t num_cached) { return overload_.accepts(spec, {}, num_cached); }
+  // Until one like the last that was not accepted would be, as it seems now.
+  double retry_seconds() const { return overload_.retry_seconds(); }
+  // Seconds until the first token of an online request that came now, with a short prompt.
+  double predicted_ttft() const { return overload_.predicted_ttft(); }
 
   // A request waits in the engine. Throws std::invalid_argument: its prompt is empty or too long for the model, or it
   // may not sample a token. spec.id is not read.
@@ -146,11 +155,12 @@ class Advisor {
   std::unique_ptr<OfflineQueue> offline_;  // if the policy asks for it
   std::vector<Slot> running_;              // in order of admission
   std::vector<Slot> waiting_;              // sorted by policy_->precedes()
-  std::vector<int32_t> num_sampled_;       // by slot: output tokens that have come
-  std::vector<int32_t> num_found_;         // by slot: tokens that its admission found cached
-  std::vector<int32_t> num_believed_;      // by slot: computed ones, those of noted steps among them
-  std::vector<Slot> newcomers_;            // admitted by noted steps, and not seated yet
-  std::vector<Slot> lost_;                 // put out by the engine, and still seated
+  OverloadControl overload_{{config_, requests_, tenants_, memory_, estimates_, running_, waiting_}};
+  std::vector<int32_t> num_sampled_;   // by slot: output tokens that have come
+  std::vector<int32_t> num_found_;     // by slot: tokens that its admission found cached
+  std::vector<int32_t> num_believed_;  // by slot: computed ones, those of noted steps among them
+  std::vector<Slot> newcomers_;        // admitted by noted steps, and not seated yet
+  std::vector<Slot> lost_;             // put out by the engine, and still seated
   uint64_t next_id_ = 1;
 
   // The step

@@ -15,6 +15,7 @@ namespace hocket {
 struct OpenStep {
   double began = 0.0;
   double limit_seconds = 0.0;
+  double prompt_seconds = 0.0;  // predicted, of online prompts
   BatchFeatures features;
   std::array<int64_t, kNumRequestClasses> num_tokens = {};
   std::vector<std::pair<Slot, uint64_t>> samplers;  // who will have one more token, by slot and id
@@ -22,6 +23,7 @@ struct OpenStep {
   void reset(double now, double limit) {
     began = now;
     limit_seconds = limit;
+    prompt_seconds = 0.0;
     features = {};
     num_tokens = {};
     samplers.clear();

@@ -21,7 +21,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
       saves_(&state_),
       forms_(&state_, &loads_),
       admission_(&state_, {announcements_, restores_, saves_, forms_}),
-      overload_(&state_) {
+      overload_({state_.config, state_.requests, state_.tenants, state_.memory, state_.estimates, state_.running,
+                 state_.waiting}) {
   PlanWriter::reserve(config.max_num_seqs, config.max_num_batched_tokens, &state_.plan);
   output_.begin(config.max_num_seqs);
   composition_.reserve(config.max_num_seqs);
@@ -174,7 +175,6 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
   is_open_ = false;
   if (state_.config.refine_latency && !state_.plan.has_copies()) learn_from_step(now - state_.now);
   count_seconds(now - state_.now);
-  overload_.note_step(writer_.seq_slots(), now - state_.now);
   state_.now = now;
   output_.begin(sampled.size());
   forms_.end_step();
@@ -227,10 +227,15 @@ void Scheduler::learn_from_step(double seconds) {
 void Scheduler::count_seconds(double seconds) {
   std::array<int64_t, kNumRequestClasses> num_tokens = {};
   int64_t num_all = 0;
+  double prompt_seconds = 0.0;
+  const RequestTable& requests = state_.requests;
   for (const Slot slot : writer_.seq_slots()) {
-    num_tokens[state_.requests.request_class[slot]] += state_.requests.num_scheduled_tokens[slot];
-    num_all += state_.requests.num_scheduled_tokens[slot];
+    const int32_t num_scheduled = requests.num_scheduled_tokens[slot];
+    num_tokens[requests.request_class[slot]] += num_scheduled;
+    num_all += num_scheduled;
+    prompt_seconds += overload_.prompt_seconds(slot, requests.num_computed_tokens[slot], num_scheduled);
   }
+  overload_.note_step(prompt_seconds, seconds);
   if (num_all == 0) return;
   for (size_t i = 0; i < num_tokens.size(); ++i) {
     state_.counters.class_seconds[i] += seconds * static_cast<double>(num_tokens[i]) / static_cast<double>(num_all);

@@ -26,13 +26,29 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
+#include "base/config.h"
+#include "base/ids.h"
+#include "base/memory_view.h"
+#include "estimates/estimates.h"
 #include "requests/request.h"
-#include "state/scheduler_state.h"
+#include "requests/tenants.h"
 
 namespace hocket {
+
+// What is looked at: a scheduler's, or an advisor's, who has no memory of its own.
+struct LoadView {
+  const SchedulerConfig& config;
+  const RequestTable& requests;
+  const Tenants& tenants;
+  const MemoryView& memory;
+  const Estimates& estimates;
+  const std::vector<Slot>& running;
+  const std::vector<Slot>& waiting;
+};
 
 class OverloadControl {
  public:
@@ -43,19 +59,22 @@ class OverloadControl {
   static constexpr double kLeastShare = 0.01;
   static constexpr double kLeastRetrySeconds = 1.0;
 
-  // `state` outlives this.
-  explicit OverloadControl(SchedulerState* state) : state_(*state) {}
+  // What is viewed outlives this.
+  explicit OverloadControl(const LoadView& load) : load_(load) {}
 
-  // Takes nothing. `restoring`: who waits for other tiers.
-  bool accepts(const RequestSpec& spec, std::span<const Slot> restoring);
+  // Takes nothing. `restoring`: who waits for other tiers. num_cached: of its prompt's tokens, where the memory in view
+  // does not know.
+  bool accepts(const RequestSpec& spec, std::span<const Slot> restoring = {}, int32_t num_cached = 0);
   // That the last refused request was told.
   double retry_seconds() const { return retry_seconds_; }
 
   // Seconds until the first token of a request that came now with next to no prompt. 0 while nothing is known of steps.
-  double predicted_ttft(std::span<const Slot> restoring) const;
+  double predicted_ttft(std::span<const Slot> restoring = {}) const;
 
-  // A step ends that took `seconds`. REQUIRES: its tokens are still counted as scheduled.
-  void note_step(std::span<const Slot> slots, double seconds);
+  // Predicted, of a running request's part in a step: 0 if it is a decode or not online, or nobody asks.
+  double prompt_seconds(Slot slot, int32_t num_computed, int32_t num_tokens) const;
+  // A step ends that took `seconds`, and in which prompts had so much.
+  void note_step(double prompt_seconds, double seconds);
 
  private:
   struct Backlog {
@@ -64,14 +83,14 @@ class OverloadControl {
     int64_t num_tokens = 0;    // known, of all online requests
   };
 
-  bool is_enabled() const;
+  bool is_enabled() const { return load_.config.max_ttft_ms < std::numeric_limits<double>::infinity(); }
   double share() const { return std::max(kLeastShare, (prompt_seconds_ + kPriorSeconds) / (seconds_ + kPriorSeconds)); }
   Backlog backlog(std::span<const Slot> restoring, int32_t tenant) const;
   double waiting_seconds(Slot slot) const;
   double running_seconds(Slot slot) const;
   int64_t num_waiting_tenants(int32_t own);
 
-  SchedulerState& state_;
+  const LoadView load_;
   double prompt_seconds_ = 0.0;  // predicted, of what was computed while somebody waited; fades
   double seconds_ = 0.0;         // that this took; fades
   double retry_seconds_ = kLeastRetrySeconds;
