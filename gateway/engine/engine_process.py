@@ -28,7 +28,10 @@ class EngineProcess:
             self._popen = subprocess.Popen(
                 [python, "-m", module, "--parent", str(os.getpid()), "--endpoint", self.endpoint],
                 stdin=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the gateway, which drains before it stops the engine
+                # Ctrl-C is for the gateway, which drains before it stops the engine. No session of its own: among
+                # sessions Linux shares cores evenly (autogroups), so that what the gateway does in the idle class
+                # would get half of them.
+                process_group=0,
             )
         except BaseException:
             self._folder.cleanup()

@@ -13,6 +13,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 
 from tokenizers import Tokenizer as Backend
 
@@ -35,7 +36,10 @@ class LargeTexts:
     def encode(self, text: str) -> list[int]:
         """Without special tokens around it. Blocks the calling thread, not the interpreter."""
         with self._lock:
+            give_up_at = time.monotonic() + MAX_SECONDS
             for _ in range(_ATTEMPTS):
+                if time.monotonic() >= give_up_at:
+                    break
                 with contextlib.suppress(OSError):
                     if (ids := self._ask(text)) is not None:
                         return ids

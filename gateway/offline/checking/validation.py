@@ -263,7 +263,8 @@ async def _ended(process: Process) -> None:
 
 def _start(task: CheckTask) -> Process:
     command = [sys.executable, "-m", "gateway.offline.checking.checker"]
-    process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, start_new_session=True)
+    # Not for Ctrl-C. In a session of its own its niceness would count for nothing (engine_process.py).
+    process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, process_group=0)
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it died, as its stdout will say
         process.stdin.write(msgspec.json.encode(task))

@@ -57,6 +57,15 @@ async def receive_all(engine: LocalEngine, *requests: EngineRequest) -> list[Tok
     return deltas
 
 
+async def test_the_engine_has_a_process_group_of_its_own_in_the_gateways_session(make_engine: object) -> None:
+    """Ctrl-C passes it by; and cores are shared among processes, not among sessions."""
+    engine: LocalEngine = make_engine()  # type: ignore[operator]
+    await engine.start()
+    assert engine.pid is not None
+    assert os.getpgid(engine.pid) == engine.pid
+    assert os.getsid(engine.pid) == os.getsid(0)
+
+
 async def test_engine_starts_answers_and_stops(make_engine: object) -> None:
     engine: LocalEngine = make_engine()  # type: ignore[operator]
     assert not engine.is_alive
