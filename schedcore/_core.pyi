@@ -369,3 +369,43 @@ class Advisor:
         offline_only_seconds, predicted_ttft_seconds, step_time_error_ratio."""
     def check_invariants(self) -> None:
         """Raises CoreError on the first broken one."""
+
+class KeyChain:
+    """Names the blocks of a text that grows (cpp/core/base/block_key.h)."""
+
+    def __init__(self, fingerprint: str, salt: str, block_size: int) -> None: ...
+    def append(self, token_ids: Sequence[int] | Int32) -> list[bytes]:
+        """Keys of the complete blocks that come next. Raises ValueError if the last one is not complete."""
+
+class TierIndex:
+    """Which blocks the host and the disk have (cpp/core/tiers/tier_index.h), for an engine that moves them itself.
+
+    Blocks are named by their keys, 16 bytes. Raises ValueError for a block that is not where it would have to be.
+    """
+
+    def __init__(self, num_host_slots: int) -> None: ...
+    def take_slot(self, key: bytes) -> int | None:
+        """The block is arriving at that slot, where another may have been dropped; None: all are in use."""
+    def arrive(self, key: bytes) -> None: ...
+    def fail_arrival(self, key: bytes) -> None: ...
+    def begin_read(self, key: bytes) -> None:
+        """It may not be dropped until as many end_read()."""
+    def end_read(self, key: bytes) -> None: ...
+    def touch(self, key: bytes) -> None:
+        """It counts as just used, if it is on the host."""
+    def host_slot(self, key: bytes) -> int | None:
+        """None: it is not there, or still arriving."""
+    def is_arriving(self, key: bytes) -> bool: ...
+    def is_on_disk(self, key: bytes) -> bool: ...
+    def set_on_disk(self, key: bytes) -> None: ...
+    def clear_on_disk(self, key: bytes) -> None: ...
+    def queue_write(self, key: bytes) -> None: ...
+    def take_unwritten(self) -> bytes | None:
+        """The oldest on the host that waits to be written to disk, taken out of the queue."""
+    def has_unwritten(self) -> bool: ...
+    @property
+    def num_slots(self) -> int: ...
+    @property
+    def num_free_slots(self) -> int: ...
+    def check_invariants(self) -> None:
+        """Raises CoreError on the first broken one."""

@@ -72,13 +72,14 @@ ROOM_ORDERS = {
         "make_advisor",
         "requests",
         "grammars",
+        "kv",
         "steering",
         "cpu_seeds",
         "settings",
         "environment",
         "compat",
     ),
-    "schedcore": ("simulation", "record", "latency", "serving", "grammar", "api"),
+    "schedcore": ("simulation", "record", "latency", "serving", "tiers", "grammar", "api"),
     "bench": ("run", "studies", "proofs", "lib", "demo_model"),
 }
 FORBIDDEN_THIRD_PARTY = {

@@ -63,7 +63,7 @@ class VllmEngine:
             self._deliver(output)
         self._counts["steps"] += is_executed
         self._step_seconds += self._clock() - start
-        if not is_executed and not every and self._core.scheduler.has_unfinished_requests():
+        if not is_executed and not every and self._core.scheduler.has_requests():
             time.sleep(NAP_SECONDS)
         return True
 
@@ -155,6 +155,7 @@ class VllmEngine:
             offline_only_seconds=advised["offline_only_seconds"],
             step_time_error_ratio=advised["step_time_error_ratio"],
             predicted_ttft_seconds=advised["predicted_ttft_seconds"],
+            **self._tier_stats(),
         )
 
     def close(self) -> None:
@@ -165,10 +166,33 @@ class VllmEngine:
         if self._steering is not None:
             self._steering.check_invariants()
         scheduler = self._core.scheduler
+        if scheduler.planner is not None:
+            scheduler.planner.check_invariants()
         if self._open or scheduler.has_unfinished_requests():
             return
         if scheduler.num_free_blocks != scheduler.num_blocks:
             raise RuntimeError(f"{scheduler.num_blocks - scheduler.num_free_blocks} blocks are held for nobody")
+
+    def _tier_stats(self) -> dict[str, Any]:
+        planner = self._core.scheduler.planner
+        if planner is None:
+            return {}
+        counters = planner.counters
+        slower = [counters.num_host_tokens, counters.num_disk_tokens]
+        return {
+            "num_hit_tokens": [self._counts["cached"] - sum(slower), *slower],
+            "num_restores": counters.num_restores,
+            "num_host_blocks": planner.num_slots,
+            "num_free_host_blocks": planner.num_free_slots,
+            "disk_bytes": planner.disk_bytes,
+            "max_disk_bytes": planner.max_disk_bytes,
+            "block_bytes": planner.costs.block_bytes,
+            "num_saved_blocks": counters.num_saved_blocks,
+            "num_stored_blocks": counters.num_stored_blocks,
+            "num_fetched_blocks": counters.num_fetched_blocks,
+            "num_lost_blocks": counters.num_lost_blocks,
+            "num_loaded_blocks": counters.num_loaded_blocks,
+        }
 
     def _unadvised(self) -> dict[str, Any]:
         running = {request.request_id for request in self._core.scheduler.running}

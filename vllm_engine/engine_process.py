@@ -53,7 +53,8 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
     version = vllm_version()
     arguments = engine_arguments(config)
     prepare_environment(is_in_process=arguments.get("distributed_executor_backend") == "uni")
-    from vllm.engine.arg_utils import EngineArgs  # takes seconds to import
+    from vllm.config import KVTransferConfig  # takes seconds to import
+    from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.executor import Executor
 
@@ -64,6 +65,8 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
     from vllm_engine.scheduler import SteeredAsyncScheduler, SteeredScheduler
     from vllm_engine.steering import Steering
 
+    if isinstance(transfer := arguments.get("kv_transfer_config"), dict):
+        arguments["kv_transfer_config"] = KVTransferConfig(**transfer)
     vllm_config = EngineArgs(**arguments).create_engine_config()
     scheduling = vllm_config.scheduler_config
     scheduling.scheduler_cls = SteeredAsyncScheduler if scheduling.async_scheduling else SteeredScheduler
@@ -71,13 +74,20 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
     if vllm_config.device_config.device_type == "cpu" and not vllm_config.parallel_config.world_size > 1:
         _mend_seeds(core)
     has_grammars = install_grammars(core)
+    planner = core.scheduler.planner
     steering = None
+    if planner is not None:
+        planner.is_paused = True  # what an earlier life kept would make the first steps look short
     if config.policy != VLLM_POLICY:
         coefficients = first_estimate.first_estimate(core, scheduling.max_num_batched_tokens)
         advisor = make_advisor(core.scheduler, advisor_settings(config), first_estimate.estimates(coefficients))
         steering = Steering(advisor, time.monotonic, core.scheduler.is_exact)
         core.scheduler.steer(steering)
+        if planner is not None and config.restore == "faster":
+            planner.costs.latency = first_estimate.estimates(coefficients).latency
     core.scheduler.reset_prefix_cache()
+    if planner is not None:
+        planner.is_paused = False
     engine = VllmEngine(core, steering, config.max_num_waiting, time.monotonic)
     model = vllm_config.model_config
     info = EngineInfo(
@@ -94,6 +104,7 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
         policy=config.policy,
         startup_seconds=time.monotonic() - started,
         max_ttft_ms=None if steering is None else config.max_ttft_ms or None,
+        host_cache_bytes=0 if planner is None else planner.num_slots * planner.costs.block_bytes,
         has_grammars=has_grammars,
         missing=list(WITHOUT),
     )

@@ -54,6 +54,11 @@ class Steered(_Scheduler):
         return (int(self.cache_config.num_gpu_blocks) - 1) // self._num_groups
 
     @property
+    def planner(self) -> Any:
+        """Of our memory tiers; None where there are none, or vLLM's own."""
+        return getattr(self.connector, "planner", None)
+
+    @property
     def num_free_blocks(self) -> int:
         return int(self.kv_cache_manager.block_pool.get_num_free_blocks()) // self._num_groups
 
@@ -112,7 +117,9 @@ class Steered(_Scheduler):
     # ---- what they do ----
 
     def _num_cached(self, request: Any) -> int:
-        return int(self.kv_cache_manager.get_computed_blocks(request)[1])
+        """On the device, and in slower tiers behind that."""
+        num_here = int(self.kv_cache_manager.get_computed_blocks(request)[1])
+        return num_here if self.planner is None else num_here + self.planner.num_known(request, num_here)
 
     def _put_out(self, requests: list[Any]) -> None:
         for request in requests:
@@ -182,8 +189,8 @@ class Steered(_Scheduler):
 
     @property
     def is_exact(self) -> bool:
-        """What Steering asks: no drafts, and no cache from elsewhere."""
-        return self.num_spec_tokens == 0 and self.connector is None
+        """What Steering asks: no drafts, and no cache from elsewhere that may turn out not to be there."""
+        return self.num_spec_tokens == 0 and (self.connector is None or self.planner is not None)
 
 
 def _all_of(outputs: Any) -> Sequence[Any]:

@@ -9,17 +9,17 @@ from typing import Any
 
 from schedcore.api.config import EngineConfig
 from schedcore.api.scheduler_options import parse_scheduler_options
+from schedcore.tiers.session_files import PARTS_PER_BOOK
 
 _OURS_ONLY = (  # settings that vLLM's engine has no place for
     "quantization",
     "cache_kinds",
     "partial_caching",
-    "host_cache_bytes",
-    "disk_cache_dir",
     "decision_record",
     "latency_profile",
     "num_threads",
 )
+HOST_BYTES = 4 << 30  # of the host tier beside a disk tier, where nobody says
 TOKENIZER_FILE = "tokenizer.json"  # that grammars can be followed with
 _DEFAULTS = EngineConfig(model="")
 
@@ -53,10 +53,32 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
         arguments["block_size"] = config.block_size
     if config.cache_memory_bytes is not None:
         arguments["kv_cache_memory_bytes"] = config.cache_memory_bytes
-    arguments |= dict(map(_vllm_option, config.vllm_options))
+    if (tiers := tier_settings(config)) is not None:
+        arguments["kv_transfer_config"] = tiers
+    options = dict(map(_vllm_option, config.vllm_options))
+    if tiers is not None and (others := options.keys() & {"kv_transfer_config", "kv_offloading_size"}):
+        raise ValueError(f"host_cache_bytes and disk_cache_dir are tiers of ours, {', '.join(others)} vLLM's: not both")
+    arguments |= options
     if all(arguments.get(name, 1) == 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")):
         arguments.setdefault("distributed_executor_backend", "uni")  # the model in this process, too
     return arguments
+
+
+def tier_settings(config: EngineConfig) -> dict[str, Any] | None:
+    """Fields of vLLM's KVTransferConfig for our memory tiers; None: they were not asked for."""
+    if not config.host_cache_bytes and config.disk_cache_dir is None:
+        return None
+    extra: dict[str, Any] = {"host_bytes": config.host_cache_bytes or HOST_BYTES}
+    if config.disk_cache_dir is not None:
+        share = config.disk_cache_bytes // PARTS_PER_BOOK  # the session book's
+        extra |= {"disk_dir": config.disk_cache_dir, "disk_bytes": config.disk_cache_bytes - share}
+    return {
+        "kv_connector": "HocketConnector",
+        "kv_connector_module_path": "vllm_engine.kv.connector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": extra,
+    }
 
 
 def _vllm_option(option: str) -> tuple[str, Any]:

@@ -1,12 +1,18 @@
 #include <pybind11/stl.h>
 
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "advisor/advisor.h"
+#include "base/block_key.h"
 #include "bindings.h"
+#include "tiers/tier_index.h"
 #include "token_ids.h"
 
 namespace py = pybind11;
@@ -77,9 +83,133 @@ py::dict advisor_stats(const Advisor& advisor) {
                   "step_time_error_ratio"_a = advisor.latency().mean_relative_error());
 }
 
+// ---- blocks of an engine that moves them itself ----
+
+BlockKey key_of(const py::bytes& bytes) {
+  const std::string_view view = bytes;
+  if (view.size() != sizeof(BlockKey)) throw std::invalid_argument("a key has 16 bytes");
+  BlockKey key;
+  std::memcpy(&key, view.data(), sizeof(key));
+  return key;
+}
+
+py::bytes bytes_of(const BlockKey& key) { return {reinterpret_cast<const char*>(&key), sizeof(key)}; }
+
+// Names the blocks of a text that grows.
+class KeyChain {
+ public:
+  KeyChain(const std::string& fingerprint, const std::string& salt, int32_t block_size)
+      : block_size_(block_size), last_(root_key(fingerprint, salt)) {
+    if (block_size < 1) throw std::invalid_argument("block_size must be at least 1");
+  }
+
+  py::list append(const py::object& token_ids) {
+    const TokenIds tokens(token_ids);
+    if (tokens.view().size() % static_cast<size_t>(block_size_) != 0) {
+      throw std::invalid_argument("only complete blocks have keys");
+    }
+    std::vector<BlockKey> keys;
+    append_block_keys(last_, tokens.view(), block_size_, &keys);
+    if (!keys.empty()) last_ = keys.back();
+    py::list made;
+    for (const BlockKey& key : keys) made.append(bytes_of(key));
+    return made;
+  }
+
+ private:
+  const int32_t block_size_;
+  BlockKey last_;
+};
+
+// A TierIndex by keys: what it requires is checked here, since Python may ask anything.
+class IndexObject {
+ public:
+  explicit IndexObject(int32_t num_host_slots) : index_(checked(num_host_slots)) {}
+
+  py::object take_slot(const py::bytes& bytes) {
+    const BlockKey key = key_of(bytes);
+    const EntryId found = index_.find(key);
+    if (found != kNone && index_.host_slot(found) != kNone) throw std::invalid_argument("the block has a slot");
+    const EntryId entry = index_.take_slot(key);
+    return entry == kNone ? py::object(py::none()) : py::int_(index_.host_slot(entry));
+  }
+  void arrive(const py::bytes& key) { index_.arrive(arriving(key)); }
+  void fail_arrival(const py::bytes& key) { index_.fail_arrival(arriving(key)); }
+  void begin_read(const py::bytes& key) { index_.begin_read(on_host(key)); }
+  void end_read(const py::bytes& key) { index_.end_read(on_host(key)); }
+  void touch(const py::bytes& key) {
+    const EntryId entry = index_.find(key_of(key));
+    if (entry != kNone && index_.is_on_host(entry)) index_.touch(entry);
+  }
+  py::object host_slot(const py::bytes& key) const {
+    const EntryId entry = index_.find(key_of(key));
+    const bool is_there = entry != kNone && index_.is_on_host(entry);
+    return is_there ? py::object(py::int_(index_.host_slot(entry))) : py::none();
+  }
+  bool is_arriving(const py::bytes& key) const {
+    const EntryId entry = index_.find(key_of(key));
+    return entry != kNone && index_.is_arriving(entry);
+  }
+  bool is_on_disk(const py::bytes& key) const {
+    const EntryId entry = index_.find(key_of(key));
+    return entry != kNone && index_.is_on_disk(entry);
+  }
+  void set_on_disk(const py::bytes& key) { index_.set_on_disk(key_of(key)); }
+  void clear_on_disk(const py::bytes& key) { index_.clear_on_disk(key_of(key)); }
+  void queue_write(const py::bytes& key) { index_.queue_write(on_host(key)); }
+  py::object take_unwritten() {
+    const EntryId entry = index_.take_unwritten();
+    return entry == kNone ? py::object(py::none()) : bytes_of(index_.key(entry));
+  }
+  bool has_unwritten() const { return index_.has_unwritten(); }
+  int32_t num_slots() const { return index_.num_slots(); }
+  int32_t num_free_slots() const { return index_.num_free_slots(); }
+  void check_invariants() const { index_.check_invariants(); }
+
+ private:
+  static int32_t checked(int32_t num_host_slots) {
+    if (num_host_slots < 0) throw std::invalid_argument("num_host_slots must not be negative");
+    return num_host_slots;
+  }
+  EntryId arriving(const py::bytes& key) const {
+    const EntryId entry = index_.find(key_of(key));
+    if (entry == kNone || !index_.is_arriving(entry)) throw std::invalid_argument("the block is not arriving");
+    return entry;
+  }
+  EntryId on_host(const py::bytes& key) const {
+    const EntryId entry = index_.find(key_of(key));
+    if (entry == kNone || !index_.is_on_host(entry)) throw std::invalid_argument("the block is not on the host");
+    return entry;
+  }
+
+  TierIndex index_;
+};
+
 }  // namespace
 
 void bind_advisor(py::module_& module) {
+  py::class_<KeyChain>(module, "KeyChain")
+      .def(py::init<const std::string&, const std::string&, int32_t>(), "fingerprint"_a, "salt"_a, "block_size"_a)
+      .def("append", &KeyChain::append, "token_ids"_a);
+  py::class_<IndexObject>(module, "TierIndex")
+      .def(py::init<int32_t>(), "num_host_slots"_a)
+      .def("take_slot", &IndexObject::take_slot, "key"_a)
+      .def("arrive", &IndexObject::arrive, "key"_a)
+      .def("fail_arrival", &IndexObject::fail_arrival, "key"_a)
+      .def("begin_read", &IndexObject::begin_read, "key"_a)
+      .def("end_read", &IndexObject::end_read, "key"_a)
+      .def("touch", &IndexObject::touch, "key"_a)
+      .def("host_slot", &IndexObject::host_slot, "key"_a)
+      .def("is_arriving", &IndexObject::is_arriving, "key"_a)
+      .def("is_on_disk", &IndexObject::is_on_disk, "key"_a)
+      .def("set_on_disk", &IndexObject::set_on_disk, "key"_a)
+      .def("clear_on_disk", &IndexObject::clear_on_disk, "key"_a)
+      .def("queue_write", &IndexObject::queue_write, "key"_a)
+      .def("take_unwritten", &IndexObject::take_unwritten)
+      .def("has_unwritten", &IndexObject::has_unwritten)
+      .def_property_readonly("num_slots", &IndexObject::num_slots)
+      .def_property_readonly("num_free_slots", &IndexObject::num_free_slots)
+      .def("check_invariants", &IndexObject::check_invariants);
   py::class_<Advisor>(module, "Advisor")
       .def(py::init([](const SchedulerConfig& config, const std::optional<Estimates>& estimates) {
              return std::make_unique<Advisor>(config, estimates.value_or(Estimates()));

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from schedcore.api.config import EngineConfig
-from vllm_engine.settings import advisor_settings, engine_arguments
+from vllm_engine.settings import advisor_settings, engine_arguments, tier_settings
 
 
 def test_our_settings_are_vllms_arguments() -> None:
@@ -42,9 +42,25 @@ def test_an_option_without_name_or_value(option: str) -> None:
 
 
 def test_what_vllm_has_no_place_for_is_named() -> None:
-    config = EngineConfig(model="m", host_cache_bytes=1 << 30, cache_kinds="auto")
-    with pytest.raises(ValueError, match="cache_kinds, host_cache_bytes"):
+    config = EngineConfig(model="m", quantization="int8", decision_record="f")
+    with pytest.raises(ValueError, match="quantization, decision_record"):
         engine_arguments(config)
+
+
+def test_tiers_are_a_connector_of_ours() -> None:
+    assert "kv_transfer_config" not in engine_arguments(EngineConfig(model="m"))
+    config = EngineConfig(model="m", host_cache_bytes=1 << 30, disk_cache_dir="/d", disk_cache_bytes=32 << 20)
+    transfer = engine_arguments(config)["kv_transfer_config"]
+    assert transfer["kv_connector"] == "HocketConnector"
+    assert transfer["kv_connector_extra_config"] == {"host_bytes": 1 << 30, "disk_dir": "/d", "disk_bytes": 31 << 20}
+    assert tier_settings(EngineConfig(model="m", disk_cache_dir="/d")) is not None
+
+
+def test_tiers_are_ours_or_vllms() -> None:
+    arguments = engine_arguments(EngineConfig(model="m", vllm_options=("kv_offloading_size=8",)))
+    assert arguments["kv_offloading_size"] == 8
+    with pytest.raises(ValueError, match="not both"):
+        engine_arguments(EngineConfig(model="m", host_cache_bytes=1 << 30, vllm_options=("kv_offloading_size=8",)))
 
 
 def test_the_policy_and_what_it_weighs_go_to_the_advisor() -> None:

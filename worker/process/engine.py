@@ -28,11 +28,11 @@ from schedcore.api.types import (
     TokenDelta,
 )
 from schedcore.serving.request_check import INT32_MAX, find_problem
+from schedcore.tiers.session_files import SessionName
 from worker.grammars.grammars import Grammars
 from worker.runner.executor import Executor, StepResult
 from worker.tiers.engine_sessions import NoBook, Sessions
 from worker.tiers.engine_tiers import NoTiers, Tiers, tier_bytes
-from worker.tiers.session_files import SessionName
 
 logger = logging.getLogger("worker")
 

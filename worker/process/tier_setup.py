@@ -8,24 +8,19 @@ from typing import Any
 
 from schedcore._core import Scheduler
 from schedcore.api.config import EngineConfig
+from schedcore.tiers.cache_fingerprint import cache_fingerprint
+from schedcore.tiers.disk_tier import BYTES_PER_SECOND, DiskTier
+from schedcore.tiers.session_book import SessionBook
+from schedcore.tiers.session_files import MAX_NUM_SESSIONS, PARTS_PER_BOOK, SessionFiles
 from worker.base.errors import MemoryPlanError
 from worker.forms.layer_copies import make_copy_engine
 from worker.process.host_size import host_cache_bytes
 from worker.runner.loaded_runner import LoadedRunner
-from worker.tiers.cache_fingerprint import cache_fingerprint
-from worker.tiers.disk_tier import DiskTier
 from worker.tiers.engine_sessions import BookedSessions, NoBook, Sessions
 from worker.tiers.host_tier import HostTier, measure_bytes_per_second, num_slots, unit_bytes
-from worker.tiers.session_book import SessionBook
-from worker.tiers.session_files import SessionFiles
 from worker.tiers.tier_mover import TierMover
 
 logger = logging.getLogger(__name__)
-
-DISK_BYTES_PER_SECOND = 5e8  # what reading and checking is believed to reach: hashing takes a second per GB
-# One part of disk_cache_bytes is the session book's: 4 bytes per token of a session, whose blocks take hundreds of it.
-PARTS_PER_BOOK = 32
-MAX_NUM_SESSIONS = 4096  # as many as the core remembers (cpp/core/base/config.h)
 
 
 def open_tiers(config: EngineConfig, loaded: LoadedRunner) -> TierMover | None:
@@ -96,7 +91,7 @@ def core_estimates(loaded: LoadedRunner, mover: TierMover | None, host_bytes_per
         return {}
     return {
         "host_bytes_per_second": host_bytes_per_second or measure_bytes_per_second(loaded.pool, mover.host),
-        "disk_bytes_per_second": DISK_BYTES_PER_SECOND,
+        "disk_bytes_per_second": BYTES_PER_SECOND,
         "unit_bytes": mover.host.block_bytes / mover.host.units_per_block,
     }
 

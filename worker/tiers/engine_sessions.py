@@ -6,8 +6,8 @@ import logging
 from typing import Protocol
 
 from schedcore._core import Scheduler
-from worker.tiers.session_book import SessionBook
-from worker.tiers.session_files import SessionName
+from schedcore.tiers.session_book import SessionBook
+from schedcore.tiers.session_files import SessionName
 
 logger = logging.getLogger(__name__)
 

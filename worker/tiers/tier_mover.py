@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from schedcore._core import BatchPlan, MoveKind
+from schedcore.tiers.disk_tier import DiskTier
 from worker import ops
 from worker.batch.paged_pool import ALL_LANDED, PagedPool
-from worker.tiers.disk_tier import DiskTier
 from worker.tiers.host_tier import HostTier
 from worker.tiers.move_thread import Ends, MoveThread
 from worker.tiers.tier_copies import CpuCopies, CudaCopies, TierCopies

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schedcore._core import BatchPlan
-from worker.tiers.disk_tier import Key
+from schedcore.tiers.disk_tier import Key
 
 Int64 = npt.NDArray[np.int64]
 Units = npt.NDArray[np.int32] | Int64

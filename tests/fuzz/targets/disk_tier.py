@@ -12,14 +12,14 @@ import tempfile
 from pathlib import Path
 
 from fuzz.cursor import Cursor
-from worker.tiers.disk_tier import DiskTier, DiskTierError
+from schedcore.tiers.disk_tier import DiskTier, DiskTierError
 
 BLOCK_BYTES = 24
 MAX_BYTES = 2048
 MAX_DISK_BYTES = 600
 _MEMORY = "/dev/shm"
 _FOLDER = Path(tempfile.mkdtemp(prefix="hocket-fuzz-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
-logging.getLogger("worker.tiers.disk_tier").setLevel(logging.ERROR)
+logging.getLogger("schedcore.tiers.disk_tier").setLevel(logging.ERROR)
 
 
 def check(data: bytes) -> None:

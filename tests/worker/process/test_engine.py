@@ -29,11 +29,11 @@ from schedcore.api.types import (
     TokenDelta,
     TokenLogprobs,
 )
+from schedcore.tiers.session_book import SessionBook
+from schedcore.tiers.session_files import Int32, SessionFiles
 from worker.process.engine import Engine, EngineLimits
 from worker.runner.executor import StepResult
 from worker.tiers.engine_sessions import BookedSessions
-from worker.tiers.session_book import SessionBook
-from worker.tiers.session_files import Int32, SessionFiles
 
 LIMITS = EngineLimits(vocab_size=100, max_model_len=64, max_num_batched_tokens=32, max_num_waiting=4)
 

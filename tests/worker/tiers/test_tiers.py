@@ -13,8 +13,8 @@ from fakes.engine_driver import GATEWAY, GREEDY, greedy_requests, make_engine, o
 from fakes.tiny_checkpoints import VOCAB_SIZE, write_checkpoint
 from schedcore.api.types import Advisory, AdvisoryEvent, EngineRequest, SessionAction
 from schedcore.record.replay import replay
+from schedcore.tiers.disk_tier import DiskTierError
 from worker.process.engine import Engine
-from worker.tiers.disk_tier import DiskTierError
 from worker.tiers.tier_copies import CpuCopies
 from worker.tiers.tier_moves import Moves
 

@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 Int32 = npt.NDArray[np.int32]
 
+# One part of disk_cache_bytes is for sessions: 4 bytes per token of one, whose blocks take hundreds of it.
+PARTS_PER_BOOK = 32
+MAX_NUM_SESSIONS = 4096  # as many as the core remembers (cpp/core/base/config.h)
 PAGE_BYTES = 4096  # a file takes whole ones
 _HEAD = struct.Struct("<16s16sQ16s")  # magic, fingerprint, number, digest
 _MAGIC = b"hocket session1\n"

@@ -24,12 +24,11 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from worker.base.errors import WorkerError
-
 logger = logging.getLogger(__name__)
 
 Key = bytes  # 16 bytes: BlockKey of cpp/core/base/block_key.h
 
+BYTES_PER_SECOND = 5e8  # what reading and checking is believed to reach: hashing takes a second per GB
 MAX_SEGMENT_BYTES = 256 << 20
 SEGMENTS_PER_TIER = 8  # at least, so that dropping the oldest drops a small share
 _SEGMENT_HEAD = struct.Struct("<16sQ")  # magic, bytes of a block
@@ -39,7 +38,7 @@ _RECORD_MAGIC = b"hktblock"
 _SEGMENT_NAME = re.compile(r"segment-\d{8}")  # other files are somebody else's and stay
 
 
-class DiskTierError(WorkerError):
+class DiskTierError(ValueError):
     """The folder cannot be used; the message says why and what to do."""
 
 

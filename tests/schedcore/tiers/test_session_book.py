@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from fakes.eventually import wait_until
-from worker.tiers import session_book
-from worker.tiers.session_book import SessionBook
-from worker.tiers.session_files import Int32, SessionFiles, SessionName
+from schedcore.tiers import session_book
+from schedcore.tiers.session_book import SessionBook
+from schedcore.tiers.session_files import Int32, SessionFiles, SessionName
 
 
 class GatedFiles(SessionFiles):

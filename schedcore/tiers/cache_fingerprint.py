@@ -12,14 +12,15 @@ FORMAT = 1  # of the vectors: raised when the code computes or lays them out dif
 SAMPLED_PIECES, PIECE_BYTES = 64, 1 << 16  # of each file, evenly spread: reading all of a large model takes too long
 
 
-def cache_fingerprint(folder: Path, layout: dict[str, object]) -> str:
+def cache_fingerprint(folder: Path | None, layout: dict[str, object]) -> str:
     """layout: dtype, block size and the like. Equal fingerprints mean equal vectors for equal tokens.
 
-    A checkpoint is known by its files' names, sizes and times of change, and by samples of their content.
+    A checkpoint is known by its files' names, sizes and times of change, and by samples of their content. folder: None
+    where it is none; then the layout says what model it is.
     """
     digest = hashlib.blake2b(digest_size=16)
     digest.update(msgspec.json.encode([FORMAT, sorted((name, str(value)) for name, value in layout.items())]))
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder is not None else ():
         if path.is_file() and path.suffix in (".json", ".safetensors"):
             digest.update(_file_digest(path))
     return digest.hexdigest()

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.tiers.session_files import PAGE_BYTES, SessionFiles, SessionName
+from schedcore.tiers.session_files import PAGE_BYTES, SessionFiles, SessionName
 
 TESTS = Path(__file__).resolve().parents[2]
 NUM_TOKENS_PER_PAGE = PAGE_BYTES // 4

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.tiers.disk_tier import DiskTier, DiskTierError
+from schedcore.tiers.disk_tier import DiskTier, DiskTierError
 
 BLOCK_BYTES = 100
 

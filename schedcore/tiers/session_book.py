@@ -13,12 +13,12 @@ import logging
 import threading
 from collections.abc import Iterator
 
-from worker.tiers.move_thread import CLOSE_SECONDS
-from worker.tiers.session_files import Int32, SessionFiles, SessionName
+from schedcore.tiers.session_files import Int32, SessionFiles, SessionName
 
 logger = logging.getLogger(__name__)
 
 MAX_WAITING_BYTES = 16 << 20  # in memory, for the thread
+CLOSE_SECONDS = 10.0  # that what waits may take when the engine stops
 ENTRY_BYTES = 1024  # that a session's name takes there, about
 
 
