@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from schedcore import _core_algorithms, _core_simulation
+from schedcore import _core_algorithms, _core_routing, _core_simulation
 
 algorithms = _core_algorithms  # a submodule
+routing = _core_routing  # a submodule
 simulation = _core_simulation  # a submodule
 
 Int32 = npt.NDArray[np.int32]

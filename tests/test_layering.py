@@ -79,7 +79,7 @@ ROOM_ORDERS = {
         "environment",
         "compat",
     ),
-    "schedcore": ("simulation", "record", "latency", "serving", "tiers", "grammar", "api"),
+    "schedcore": ("simulation", "routing", "record", "latency", "serving", "tiers", "grammar", "api"),
     "bench": ("run", "studies", "proofs", "lib", "demo_model"),
 }
 FORBIDDEN_THIRD_PARTY = {
@@ -246,6 +246,7 @@ def test_native_code_stays_in_its_layer(folder: str, banned: str) -> None:
 # The rooms of cpp/core from the top: a room includes what stands below it.
 CORE_ROOMS = (
     "simulation",
+    "routing",
     "scheduler",
     "advisor",
     "transfers",

@@ -1,6 +1,7 @@
 #include "algorithms.h"
 #include "base/check.h"
 #include "bindings.h"
+#include "fleet/routing_binding.h"
 #include "simulation_binding.h"
 
 PYBIND11_MODULE(_core, module) {
@@ -12,5 +13,6 @@ PYBIND11_MODULE(_core, module) {
   hocket::bind_scheduler(module);
   hocket::bind_advisor(module);
   hocket::bind_algorithms(module);
+  hocket::bind_routing(module);
   hocket::bind_simulation(module);
 }

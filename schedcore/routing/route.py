@@ -1,0 +1,46 @@
+"""route() and what it reads: the door to cpp/core/routing, which has the contracts.
+
+The table is its owner's: a gateway tells it what nodes report and what it sends them, a simulation what it simulates.
+
+    table = NodeTable()
+    node = table.add_node(NodeTraits(latency), incarnation)
+    choice = route(request, table, options, now)
+    table.note_choice(request, choice, now)      # once it is carried out
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from schedcore._core import routing
+
+Choice = routing.Choice
+NodeLoad = routing.NodeLoad
+NodeState = routing.NodeState
+NodeTable = routing.NodeTable
+NodeTraits = routing.NodeTraits
+RouteOptions = routing.RouteOptions
+RouteReason = routing.RouteReason
+RouteRequest = routing.RouteRequest
+Routing = routing.Routing
+cost_of = routing.cost_of
+prefix_keys = routing.prefix_keys
+route = routing.route
+
+ROUTINGS = tuple(name.lower() for name in Routing.__members__)
+
+
+def routing_named(name: str) -> Routing:
+    """Raises ValueError, naming those that exist."""
+    if name not in ROUTINGS:
+        raise ValueError(f"routing must be one of {', '.join(ROUTINGS)}, not {name!r}")
+    return Routing.__members__[name.upper()]
+
+
+def session_digest(tenant: str, cache_salt: str, session_id: str) -> int:
+    """Of what names a session, for the table: 64 bits, never 0. 0 where there is no session."""
+    if not session_id:
+        return 0
+    parts = (part.encode() for part in (tenant, cache_salt, session_id))
+    named = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return int.from_bytes(hashlib.blake2b(named, digest_size=8).digest(), "little") or 1
