@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "base/lru_map.h"
+#include "routing/lru_map.h"
 #include "routing/route.h"
 #include "testing.h"
 

@@ -18,9 +18,9 @@
 #include <span>
 #include <vector>
 
-#include "base/lru_map.h"
 #include "estimates/latency_model.h"
 #include "routing/least_tree.h"
+#include "routing/lru_map.h"
 #include "routing/prefix_memory.h"
 
 namespace hocket {

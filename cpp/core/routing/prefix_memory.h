@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "base/lru_map.h"
+#include "routing/lru_map.h"
 
 namespace hocket {
 
