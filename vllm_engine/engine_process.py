@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -80,11 +81,13 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
         planner.is_paused = True  # what an earlier life kept would make the first steps look short
     if config.policy != VLLM_POLICY:
         coefficients = first_estimate.first_estimate(core, scheduling.max_num_batched_tokens)
-        advisor = make_advisor(core.scheduler, advisor_settings(config), first_estimate.estimates(coefficients))
+        record = None if config.decision_record is None else Path(config.decision_record)
+        beliefs = first_estimate.estimates(coefficients)
+        advisor = make_advisor(core.scheduler, advisor_settings(config), beliefs, record)
         steering = Steering(advisor, time.monotonic, core.scheduler.is_exact)
         core.scheduler.steer(steering)
         if planner is not None and config.restore == "faster":
-            planner.costs.latency = first_estimate.estimates(coefficients).latency
+            planner.costs.latency = first_estimate.latency_model(coefficients)
     core.scheduler.reset_prefix_cache()
     if planner is not None:
         planner.is_paused = False

@@ -6,25 +6,29 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
-from schedcore._core import Estimates, algorithms
+from schedcore._core import algorithms
+from schedcore.latency.latency_profile import LatencyCoefficients, core_model
+from schedcore.record.recipe import Recipe
 
-LatencyCoefficients = algorithms.LatencyCoefficients
-
+FORM = "corrected"  # of the latency model
 FEW_TOKENS, MANY_TOKENS = 4, 260
 DEVIATION = 2.0  # how far off a coefficient may be, relative: little is known yet
 FIRST_MARGIN = 2.3  # of deadlines over predicted times, until it is known how far predictions are off
 BEFORE_ANY = LatencyCoefficients(step_base=0.01, prefill_token=1e-4, decode_seq=1e-4, decode_context=1e-8, overlap=0.0)
 
 
-def estimates(coefficients: LatencyCoefficients) -> Estimates:
-    return Estimates(
-        latency=algorithms.LatencyModel("corrected", coefficients),
-        latency_deviation=DEVIATION,
-        latency_margin=FIRST_MARGIN,
-    )
+def estimates(coefficients: LatencyCoefficients) -> Recipe:
+    known = Recipe("LatencyCoefficients", msgspec.structs.asdict(coefficients))
+    latency = Recipe("LatencyModel", {"form": FORM, "coefficients": known})
+    return Recipe("Estimates", {"latency": latency, "latency_deviation": DEVIATION, "latency_margin": FIRST_MARGIN})
+
+
+def latency_model(coefficients: LatencyCoefficients) -> algorithms.LatencyModel:
+    return core_model(FORM, coefficients)
 
 
 def first_estimate(core: Any, max_tokens: int, clock: Callable[[], float] = time.perf_counter) -> LatencyCoefficients:

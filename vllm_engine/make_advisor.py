@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from schedcore._core import Advisor, Estimates, SchedulerConfig
+from schedcore._core import Advisor
+from schedcore.record.recipe import Recipe
+from schedcore.record.recording_advisor import RecordingAdvisor
 
 
-def make_advisor(scheduler: Any, settings: Mapping[str, Any], estimates: Estimates) -> Advisor:
+def make_advisor(
+    scheduler: Any, settings: Mapping[str, Any], estimates: Recipe, decision_record: Path | None = None
+) -> Advisor:
     """settings: fields of SchedulerConfig by name, but for those of memory and limits, which are vLLM's.
 
-    Raises ValueError or TypeError for a setting that is wrong or unknown.
+    Raises ValueError or TypeError for a setting that is wrong or unknown, ValueError for a record that cannot be
+    written.
     """
     limits = {
         "num_layers": 1,  # a block is one of vLLM's per group of layers: two units of ours
@@ -28,4 +34,6 @@ def make_advisor(scheduler: Any, settings: Mapping[str, Any], estimates: Estimat
     wrong = sorted(limits.keys() & settings.keys())
     if wrong:
         raise ValueError(f"{', '.join(wrong)}: vLLM says that, not the advisor's settings")
-    return Advisor(SchedulerConfig(**{"policy": "hocket", **settings, **limits}), estimates)
+    config = Recipe("SchedulerConfig", {"policy": "hocket", **settings, **limits})
+    recipe = Recipe("Advisor", {"config": config, "estimates": estimates})
+    return Advisor(**recipe.build_arguments()) if decision_record is None else RecordingAdvisor(recipe, decision_record)

@@ -7,15 +7,15 @@ import math
 from pathlib import Path
 from typing import Any
 
-from schedcore.api.config import EngineConfig
+from schedcore.api.config import VLLM_POLICY, EngineConfig
 from schedcore.api.scheduler_options import parse_scheduler_options
+from schedcore.record.decision_record import check_new
 from schedcore.tiers.session_files import PARTS_PER_BOOK
 
 _OURS_ONLY = (  # settings that vLLM's engine has no place for
     "quantization",
     "cache_kinds",
     "partial_caching",
-    "decision_record",
     "latency_profile",
     "num_threads",
 )
@@ -34,6 +34,10 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
     has_tokenizer = (Path(config.model) / TOKENIZER_FILE).is_file()
     if refused := refused_settings(config):
         raise ValueError(f"the vLLM engine has no {', '.join(refused)}")
+    if config.decision_record is not None:
+        if config.policy == VLLM_POLICY:
+            raise ValueError(f"--scheduling-policy {VLLM_POLICY} decides nothing of ours: there is nothing to record")
+        check_new(Path(config.decision_record))
     arguments: dict[str, Any] = {
         "model": config.model,
         "dtype": config.dtype,

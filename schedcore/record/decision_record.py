@@ -133,11 +133,32 @@ class RememberCall(msgspec.Struct, frozen=True, array_like=True, tag="remember")
     error: str | None = None
 
 
+class AdviceResult(msgspec.Struct, frozen=True, array_like=True):
+    digest: bytes  # of all that was advised; the counts are for people
+    num_granted: int
+    num_tokens: int
+    num_admitted: int
+    num_preempted: int
+
+
+class AdvisorCall(msgspec.Struct, frozen=True, array_like=True, tag="advisor"):
+    """Of an Advisor, whose engine keeps its own memory (schedcore/record/recording_advisor.py)."""
+
+    method: str
+    arguments: list[Any]  # arrays of int32 as bytes
+    options: dict[str, Any]  # the keyword arguments that were given
+    result: AdviceResult | int | None
+    error: str | None = None
+
+
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
     """Nothing was called afterwards."""
 
 
-Call = AddCall | AbortCall | ScheduleCall | CommitCall | ResetCall | MovesCall | DiskCall | AdviseCall | RememberCall
+SchedulerCall = (
+    AddCall | AbortCall | ScheduleCall | CommitCall | ResetCall | MovesCall | DiskCall | AdviseCall | RememberCall
+)
+Call = SchedulerCall | AdvisorCall  # a record has those of one kind
 _Frame = Call | End
 
 

@@ -13,7 +13,7 @@ from schedcore._core import StepOutput, algorithms
 from schedcore.api.types import RequestClass
 from schedcore.latency.calibration import Calibration, StepSample, calibrate
 from schedcore.latency.latency_profile import core_model
-from schedcore.record.decision_record import AddCall, Call, CommitCall, RecordReader, ScheduleCall
+from schedcore.record.decision_record import AddCall, Call, CommitCall, RecordError, RecordReader, ScheduleCall
 from schedcore.record.recipe import Recipe
 from schedcore.record.recording_scheduler import int32_array
 from schedcore.record.replay import Progress, Replay, replay
@@ -100,4 +100,8 @@ def read_recorded(path: Path, on_progress: Progress | None = None) -> tuple[Reco
     """The requests are complete only if the replay is identical. Raises RecordError, OSError."""
     with RecordReader(path) as reader:
         recorded = Recorded(reader.header.scheduler)
+    if recorded.scheduler.kind == "Advisor":
+        raise RecordError(
+            f"{path} is of an engine that keeps its own memory: its decisions can be compared, and not served again"
+        )
     return recorded, replay(path, on_progress, recorded.observe)

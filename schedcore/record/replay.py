@@ -1,4 +1,4 @@
-"""Replays a decision record through a fresh scheduler: the same calls must lead to the same decisions.
+"""Replays a decision record through a fresh scheduler, or advisor: the same calls must lead to the same decisions.
 
 The first call whose result differs ends the replay, since the two schedulers are no longer in the same state.
 """
@@ -13,11 +13,13 @@ from typing import Any
 
 import msgspec
 
-from schedcore._core import BatchPlan, CoreError, Scheduler, StepOutput
+from schedcore._core import Advisor, BatchPlan, CoreError, Scheduler, StepOutput
 from schedcore.record.decision_record import (
     AbortCall,
     AddCall,
+    AdviceResult,
     AdviseCall,
+    AdvisorCall,
     Call,
     CommitCall,
     DiskCall,
@@ -30,7 +32,9 @@ from schedcore.record.decision_record import (
     RememberCall,
     ResetCall,
     ScheduleCall,
+    SchedulerCall,
 )
+from schedcore.record.recording_advisor import advisor_result, invocation
 from schedcore.record.recording_scheduler import (
     DIGEST_BYTES,
     field_names,
@@ -97,6 +101,25 @@ class _Tally:
                 self.num_preemptions += plan.num_preempted
             case CommitCall(result=OutputResult() as output):
                 self.num_output_tokens += output.num_sampled
+            case AdvisorCall():
+                self._count_advised(call)
+
+    def _count_advised(self, call: AdvisorCall) -> None:
+        match call.method, call.arguments, call.result:
+            case "add_request", _, int():
+                self.num_requests += 1
+            case "accepts", _, 0:
+                self.num_refused += 1
+            case "remove", [_, False], _:
+                self.num_aborts += 1
+            case "compose" | "compose_known", _, AdviceResult() as advice:
+                self.num_preemptions += advice.num_preempted
+            case "note_scheduled" | "note_advised", _, _:
+                self.num_steps += call.error is None
+            case "commit", [_, _, bytes() as counts], _:
+                self.num_output_tokens += int(int32_array(counts).sum())
+            case "commit_expected", [_, int() as num_outputs], 1:
+                self.num_output_tokens += num_outputs
 
 
 def replay(path: Path, on_progress: Progress | None = None, observe: Observer | None = None) -> Replay:
@@ -109,8 +132,8 @@ def replay(path: Path, on_progress: Progress | None = None, observe: Observer | 
         for call in reader.calls():
             tally.num_calls += 1
             tally.count(call)
-            if isinstance(call, ScheduleCall | CommitCall):
-                first_s, last_s = call.now if first_s is None else first_s, call.now
+            if (now := _time_of(call)) is not None:
+                first_s, last_s = now if first_s is None else first_s, now
             difference = replayer.check(call, tally, observe)
             if difference is not None:
                 break
@@ -129,8 +152,21 @@ def replay(path: Path, on_progress: Progress | None = None, observe: Observer | 
         )
 
 
+def _time_of(call: Call) -> float | None:
+    """Of the beginning or the end of a step."""
+    match call:
+        case ScheduleCall() | CommitCall():
+            return call.now
+        case AdvisorCall(
+            method="compose" | "compose_known" | "commit" | "commit_expected", arguments=[float() as now, *_]
+        ):
+            return now
+        case _:
+            return None
+
+
 class _Replayer:
-    """A fresh scheduler that takes the calls of a record."""
+    """A fresh scheduler, or advisor, that takes the calls of a record."""
 
     def __init__(self, path: Path, header: Header) -> None:
         """Raises RecordError."""
@@ -146,8 +182,8 @@ class _Replayer:
             self._scheduler = header.scheduler.build()
         except (TypeError, ValueError) as error:
             raise RecordError(f"{path} is of a scheduler that this version cannot make: {error}") from None
-        if not isinstance(self._scheduler, Scheduler):
-            raise RecordError(f"{path} is the record of a {header.scheduler.kind}, not of a Scheduler")
+        if not isinstance(self._scheduler, Scheduler | Advisor):
+            raise RecordError(f"{path} is the record of a {header.scheduler.kind}, not of a Scheduler or an Advisor")
 
     def check(self, call: Call, tally: _Tally, observe: Observer | None) -> Difference | None:
         invoke, summarize = self._invocation(call)
@@ -170,7 +206,14 @@ class _Replayer:
         )
 
     def _invocation(self, call: Call) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-        """What to call, and how its result is recorded."""
+        """What to call, and how its result is recorded. Raises RecordError: it is a call of something else."""
+        if isinstance(call, AdvisorCall) is not isinstance(self._scheduler, Advisor):
+            raise RecordError(f"a record of a {type(self._scheduler).__name__} has calls of something else")
+        if isinstance(call, AdvisorCall):
+            return invocation(self._scheduler, call), advisor_result
+        return self._scheduler_invocation(call)
+
+    def _scheduler_invocation(self, call: SchedulerCall) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
         scheduler = self._scheduler
         match call:
             case AddCall():
@@ -216,6 +259,8 @@ class _Replayer:
                 return f"advise({call.session_id!r})"
             case RememberCall():
                 return f"remember_session({call.session_id!r})"
+            case AdvisorCall():
+                return f"what {call.method}() of the advisor says"
 
 
 def _differing(recorded: object, replayed: object, fields: Sequence[str]) -> str:
@@ -235,6 +280,11 @@ def _in_words(result: object, error: str | None) -> str:
         case PlanResult():
             return (
                 f"{result.num_seqs} sequences, {result.num_tokens} tokens, {result.num_samples} to sample, "
+                f"{result.num_preempted} preempted"
+            )
+        case AdviceResult():
+            return (
+                f"{result.num_granted} requests, {result.num_tokens} tokens, {result.num_admitted} admitted, "
                 f"{result.num_preempted} preempted"
             )
         case OutputResult():

@@ -6,16 +6,18 @@ import os
 import random
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("vllm")
 
 import vllm_engine.engine_process as process
-from schedcore._core import algorithms
 from schedcore.api.config import VLLM_POLICY, EngineConfig
 from schedcore.api.types import EngineRequest, ErrorCode, FinishReason, RequestClass, SamplingParams, Targets
+from schedcore.latency.latency_profile import LatencyCoefficients
+from schedcore.record.recording_advisor import RecordingAdvisor
+from schedcore.record.replay import replay
 from vllm_engine.compat import check_hooks, check_version, vllm_version
 from vllm_engine.engine import VllmEngine
 from vllm_engine.first_estimate import BEFORE_ANY, estimates
@@ -171,11 +173,19 @@ def test_random_steering_changes_no_token(engine: VllmEngine, expected: dict[int
 
 
 @pytest.mark.parametrize("policy", ["hocket", "echo", "fcfs", "apt"])
-def test_our_policies_change_no_token(engine: VllmEngine, expected: dict[int, list[int]], policy: str) -> None:
-    advisor = make_advisor(engine._core.scheduler, {"policy": policy}, estimates(BEFORE_ANY))
+def test_our_policies_change_no_token_and_can_be_replayed(
+    engine: VllmEngine, expected: dict[int, list[int]], policy: str, tmp_path: Path
+) -> None:
+    record = tmp_path / "decisions"
+    advisor = make_advisor(engine._core.scheduler, {"policy": policy}, estimates(BEFORE_ANY), record)
     steering = CheckedSteering(advisor, time.monotonic, engine._core.scheduler.is_exact)
     assert serve(engine, requests(NUM_REQUESTS, 1), steering) == expected
     assert steering.stats()["num_steps"] > 4 * steering.num_told, "mostly nobody has to be told"
+    cast(RecordingAdvisor, advisor).close()
+    replayed = replay(record)
+    assert (replayed.difference, replayed.ending) == (None, "closed")
+    assert replayed.num_requests == NUM_REQUESTS
+    assert replayed.num_output_tokens == sum(map(len, expected.values()))
 
 
 def test_aborted_requests_hold_no_memory(engine: VllmEngine) -> None:
@@ -197,7 +207,7 @@ def test_aborted_requests_hold_no_memory(engine: VllmEngine) -> None:
 
 def test_who_would_wait_too_long_is_told_when_to_come_again(engine: VllmEngine) -> None:
     scheduler = engine._core.scheduler
-    slow = algorithms.LatencyCoefficients(step_base=0.01, prefill_token=0.01)
+    slow = LatencyCoefficients(step_base=0.01, prefill_token=0.01)
     advisor = make_advisor(scheduler, {"max_ttft_ms": 2500.0}, estimates(slow))
     steering = Steering(advisor, time.monotonic, scheduler.is_exact)
     scheduler.steer(steering)

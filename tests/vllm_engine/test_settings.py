@@ -3,9 +3,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from schedcore.api.config import EngineConfig
+from schedcore.api.config import VLLM_POLICY, EngineConfig
 from vllm_engine.settings import advisor_settings, engine_arguments, tier_settings
 
 
@@ -42,8 +43,8 @@ def test_an_option_without_name_or_value(option: str) -> None:
 
 
 def test_what_vllm_has_no_place_for_is_named() -> None:
-    config = EngineConfig(model="m", quantization="int8", decision_record="f")
-    with pytest.raises(ValueError, match="quantization, decision_record"):
+    config = EngineConfig(model="m", quantization="int8", cache_kinds="auto")
+    with pytest.raises(ValueError, match="quantization, cache_kinds"):
         engine_arguments(config)
 
 
@@ -73,3 +74,13 @@ def test_the_policy_and_what_it_weighs_go_to_the_advisor() -> None:
 def test_no_limit_of_waiting_is_an_infinite_one() -> None:
     assert advisor_settings(EngineConfig(model="m", max_ttft_ms=500))["max_ttft_ms"] == 500
     assert advisor_settings(EngineConfig(model="m", max_ttft_ms=0))["max_ttft_ms"] == math.inf
+
+
+def test_a_record_of_decisions_needs_some_of_ours(tmp_path: Path) -> None:
+    config = EngineConfig(model="m", decision_record=str(tmp_path / "decisions"))
+    engine_arguments(config)
+    with pytest.raises(ValueError, match="nothing to record"):
+        engine_arguments(msgspec.structs.replace(config, policy=VLLM_POLICY))
+    (tmp_path / "decisions").touch()
+    with pytest.raises(ValueError, match="exists already"):
+        engine_arguments(config)

@@ -16,6 +16,7 @@ import pytest
 from fakes import served
 from fakes.eventually import eventually
 from fakes.served import Server, serving
+from schedcore.record.replay import replay
 
 PYTHON = os.environ.get("HOCKET_TEST_VLLM_PYTHON")
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="needs HOCKET_TEST_VLLM_PYTHON: make test-vllm")
@@ -23,11 +24,18 @@ OPTIONS = ("--engine", "vllm", "--dtype", "float32", "--enforce-eager", "--kv-ca
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("record") / "decisions"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, record: Path) -> Iterator[Server]:
     assert PYTHON is not None
     usual, served.START_SECONDS = served.START_SECONDS, 280.0  # vLLM takes half a minute alone
     try:
-        with serving(tmp_path_factory.mktemp("server"), *OPTIONS, "--vllm-python", PYTHON) as running:
+        with serving(
+            tmp_path_factory.mktemp("server"), *OPTIONS, "--vllm-python", PYTHON, "--decision-record", str(record)
+        ) as running:
             yield running
     finally:
         served.START_SECONDS = usual
@@ -121,7 +129,9 @@ async def test_a_stream_that_is_left_frees_its_memory(client: openai.OpenAI, ser
     assert client.completions.create(model=server.model, prompt="Hello", max_tokens=2).choices
 
 
-async def test_a_killed_vllm_is_one_final_error_and_comes_back(client: openai.OpenAI, server: Server) -> None:
+async def test_a_killed_vllm_is_one_final_error_and_comes_back(
+    client: openai.OpenAI, server: Server, record: Path
+) -> None:
     stream = client.completions.create(
         model=server.model, prompt="Hello", max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
     )
@@ -131,6 +141,8 @@ async def test_a_killed_vllm_is_one_final_error_and_comes_back(client: openai.Op
     with pytest.raises(openai.APIError, match="SIGKILL"):
         for _ in chunks:
             pass
+    replayed = replay(record)
+    assert (replayed.difference, replayed.num_steps > 20) == (None, True)
     await eventually(lambda: server.health() == 200, seconds=280)
     assert client.completions.create(model=server.model, prompt="Hello", max_tokens=2).choices
 
