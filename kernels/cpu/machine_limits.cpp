@@ -1,7 +1,11 @@
 #include "machine_limits.h"
 
+#include <type_traits>
+
 #include "cpu.h"
 #include "kernels.h"
+#include "linear/int8_dot.h"
+#include "linear/vnni.h"
 #include "simd.h"
 #include "threads/parallel.h"
 
@@ -30,17 +34,30 @@ namespace {
 constexpr int kChains = 12;
 
 // rounds times sums = step(sums) on each thread, kChains vectors of them.
-template <class Step>
+template <class Sum, class Step>
 void run_rounds(int64_t rounds, const Step& step) {
   parallel_tasks(num_threads(), [&](int64_t) {
-    Vec sums[kChains];
-    for (int j = 0; j < kChains; ++j) sums[j] = splat(static_cast<float>(j));  // else one chain would do for all
+    Sum sums[kChains];
+    for (int j = 0; j < kChains; ++j)
+      sums[j] = Sum{} + static_cast<std::remove_cvref_t<decltype(Sum{}[0])>>(j);  // else one chain would do for all
     for (int64_t i = 0; i < rounds; ++i) {
       for (int j = 0; j < kChains; ++j) sums[j] = step(sums[j]);
       asm volatile("");  // a round is a round
     }
     for (int j = 0; j < kChains; ++j) asm volatile("" ::"m"(sums[j]));
   });
+}
+
+// Products of int8 by int8.
+template <class Dot>
+int64_t run_quads(int64_t rounds) {
+  int8_t quad[4] = {1, 1, 1, 1};
+  const UintVec weights = Dot::prepare(UintVec{} + 0x01010101u);
+  run_rounds<IntVec>(rounds, [&](IntVec sum) {
+    asm volatile("" : "+m"(quad));  // the products are to be made each time
+    return Dot::add(sum, quad, weights);
+  });
+  return 4 * rounds;
 }
 
 int64_t num_products(int64_t rounds) { return rounds * num_threads() * kChains * kWidth; }
@@ -51,12 +68,19 @@ int64_t arithmetic_limit(int64_t rounds, [[maybe_unused]] DType dtype) {
 #ifdef __AVX512BF16__
   if (dtype == DType::kBFloat16) {
     const auto pairs = bit_cast<__m512bh>(_mm512_set1_epi32(0x3f003f00));  // of 0.5
-    run_rounds(rounds, [=](Vec sum) { return static_cast<Vec>(_mm512_dpbf16_ps(sum, pairs, pairs)); });
+    run_rounds<Vec>(rounds, [=](Vec sum) { return static_cast<Vec>(_mm512_dpbf16_ps(sum, pairs, pairs)); });
     return 2 * 2 * num_products(rounds);
   }
 #endif
+  if (dtype == DType::kInt8Blocks) {
+#if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512BW__)
+    return 2 * num_products(uses_vnni() ? run_quads<ByteDot>(rounds) : run_quads<PairDot>(rounds));
+#else
+    return 2 * num_products(run_quads<PairDot>(rounds));
+#endif
+  }
   const Vec factor = splat(0.5f), term = splat(1.0f);
-  run_rounds(rounds, [=](Vec sum) { return fma(sum, factor, term); });
+  run_rounds<Vec>(rounds, [=](Vec sum) { return fma(sum, factor, term); });
   return 2 * num_products(rounds);
 }
 

@@ -12,7 +12,8 @@ namespace hocket {
 float read_limit_cpu(const void* data, int64_t bytes);
 
 // Operations (a multiply-add counts two) in about `rounds` rounds of independent multiply-adds per thread; returns how
-// many were done. dtype: of what is multiplied; bfloat16 means float32 where the instruction set has no such product.
+// many were done. dtype: of what is multiplied: float32, bfloat16 (which means float32 where the instruction set has no
+// such product) or kInt8Blocks (int8 by int8).
 int64_t arithmetic_limit_cpu(int64_t rounds, DType dtype);
 
 }  // namespace hocket

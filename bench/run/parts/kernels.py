@@ -11,7 +11,7 @@ tokens to the host.
 
 `linear` has the shapes of the models of random_model.py, and reads a new weight each time, of as many as the model has,
 so that they come from where they come in a step: 15m from the last cache, the others from memory. Its read limit is
-measured on as many bytes.
+measured on as many bytes. `quantized` is the same with the weights rounded as `hocket serve --quantization` does (CPU).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Bench:
             size = 256 if self.is_smoke else 8192
             a = torch.randn(size, size, dtype=dtype, device="cuda")
             return 2 * size**3 / self.time(lambda: a @ a)
-        rounds, code = 20_000, {torch.float32: 0, torch.bfloat16: 1}[dtype]
+        rounds, code = 20_000, {torch.float32: 0, torch.bfloat16: 1, torch.int8: 4}[dtype]
         return _kernels.arithmetic_limit(rounds, code) / self.time(lambda: _kernels.arithmetic_limit(rounds, code))
 
     def rms_norm(self) -> Iterator[Case]:
@@ -280,6 +280,40 @@ class Bench:
             for name, in_features, out_features in linear_shapes(shape):
                 yield from self.linear_rows(f"{model} {name}", in_features, out_features, model_bytes)
 
+    def quantized(self) -> Iterator[Case]:
+        if self.device == "cuda":
+            return
+        shapes = SMOKE_SHAPES if self.is_smoke else {"100m": SHAPES["100m"]}
+        for quantization, bits in (("int8-weights", 8.0), ("int8", 8.25), ("int4", 4.25)):
+            for model, shape in shapes.items():
+                model_bytes = min(int(shape.num_parameters() * bits / 8), MAX_MODEL_BYTES)
+                for name, in_features, out_features in linear_shapes(shape):
+                    yield from self.quantized_rows(
+                        f"{quantization} {model} {name}", in_features, out_features, model_bytes, quantization
+                    )
+
+    def quantized_rows(
+        self, name: str, in_features: int, out_features: int, model_bytes: int, quantization: str
+    ) -> Iterator[Case]:
+        weight = torch.randn(out_features, in_features)
+        memory, is_gated = HugePageMemory(), name.endswith("gate_up")
+        first = ops.pack_linear(weight, is_gated=is_gated, quantization=quantization, memory=memory)
+        weight_bytes = first.weight.numel() * first.weight.element_size()
+        packed = [first]
+        while len(packed) * weight_bytes < model_bytes:
+            packed.append(ops.pack_linear(weight, is_gated=is_gated, quantization=quantization, memory=memory))
+        multiplies = torch.int8
+        if quantization == "int8-weights":
+            multiplies = torch.bfloat16 if _kernels.isa() == "avx512_bf16" else torch.float32
+        for rows in self.few(*LINEAR_ROWS):
+            x = self.randn(rows, in_features)
+            yield Case(
+                "linear", f"{name} {rows} x {in_features}x{out_features}",
+                [lambda x=x, p=p: ops.linear(x, p) for p in packed],
+                weight_bytes + rows * (in_features + out_features // (2 if is_gated else 1)) * x.element_size(),
+                2 * rows * weight.numel(), None, multiplies, model_bytes,
+            )  # fmt: skip
+
     def linear_rows(self, name: str, in_features: int, out_features: int, model_bytes: int) -> Iterator[Case]:
         weight = torch.randn(out_features, in_features, device=self.device).to(self.dtype)
         weight_bytes = weight.numel() * weight.element_size()
@@ -351,6 +385,7 @@ OPS = (
     "unit_copy",
     "draw_tokens",
     "linear",
+    "quantized",
 )
 
 
@@ -400,11 +435,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     limits = Limits(bench)
     print(f"{ops.backend(torch.device(args.device))}, {args.threads} threads, {args.dtype}")
     cache, memory = (limits.read(size) / 1e9 for size in (CACHE_BYTES, MEMORY_BYTES))
-    float32, bfloat16 = limits.arithmetic(torch.float32) / 1e9, limits.arithmetic(torch.bfloat16) / 1e9
-    print(
-        f"limits: read {cache:.0f} GB/s from cache, {memory:.0f} GB/s from memory; {float32:.0f} GFLOP/s in float32, "
-        f"{bfloat16:.0f} in bfloat16\n"
+    dtypes = [torch.float32, torch.bfloat16, *([torch.int8] if args.device == "cpu" else [])]
+    arithmetic = ", ".join(
+        f"{limits.arithmetic(dtype) / 1e9:.0f} in {str(dtype).removeprefix('torch.')}" for dtype in dtypes
     )
+    print(f"limits: read {cache:.0f} GB/s from cache, {memory:.0f} GB/s from memory; GFLOP/s {arithmetic}\n")
     for op in args.ops:
         rows = [row(case, bench, limits) for case in getattr(bench, op)()]
         if rows:
