@@ -26,6 +26,8 @@ from gateway.engine.engine_process import EngineProcess
 from gateway.engine.local_engine import LocalEngine
 from gateway.engine.restart_policy import RestartPolicy
 from gateway.engine.supervised_engine import SupervisedEngine
+from gateway.fleet.fleet_door import FleetDoor
+from gateway.fleet.fleet_engine import FleetEngine
 from gateway.http import descriptors
 from gateway.http.connections import ConnectionLimits, Connections
 from gateway.http.http_server import HttpServer
@@ -40,7 +42,10 @@ from gateway.protocol.errors import UnavailableError
 from gateway.services import Services
 from gateway.stock.server_facts import PROBE_TEXT
 from gateway.stock.stock_servers import StockServers
+from schedcore.api.cluster_tls import GATEWAY, ClusterTls, ClusterTlsError
 from schedcore.api.config import EngineConfig
+from schedcore.api.frame_socket import NETWORK_SCHEME
+from schedcore.api.model_path import model_fingerprint
 from schedcore.api.time_slice import shorten_time_slice
 
 _SHUTDOWN_SECONDS = 5.0  # for connections to close after the drain
@@ -63,8 +68,12 @@ def run_server(
         _configure_logging()
         server = _Server(config, engine, checkpoint, listener, tls, offline, started, engine_module, launched)
         return uvloop.run(server.run())
-    except (CheckpointError, StoreOpenError) as error:
+    except (CheckpointError, StoreOpenError, FleetListenError) as error:
         return complain(str(error), _FAILED)
+
+
+class FleetListenError(Exception):
+    """The port for nodes cannot be opened; the message says why."""
 
 
 def _open_store(config: GatewayConfig) -> OfflineStore | None:
@@ -149,8 +158,25 @@ class _Server:
             config.reasoning_parser,
             config.pooler_config,
         )
+        if config.fleet_listen is not None:
+            fleet = self._make_fleet(config.fleet_listen, supervisor)
+            return Services(config, fleet, model, self._offline, supervisor, fleet)
         engine = await self._make_client(model, supervisor)
         return Services(config, engine, model, self._offline, supervisor)
+
+    def _make_fleet(self, listen: str, supervisor: Supervisor) -> FleetEngine:
+        """Raises FleetListenError."""
+        config = self._config
+        try:
+            tls = None if config.cluster_dir is None else ClusterTls(Path(config.cluster_dir), GATEWAY)
+            door = FleetDoor(NETWORK_SCHEME + listen, tls)
+        except (OSError, ClusterTlsError) as error:
+            raise FleetListenError(f"--fleet-listen {listen}: {error}") from None
+        where = door.endpoint.removeprefix(NETWORK_SCHEME)
+        say(f"waiting for nodes: hocket node --gateways {where} --model {config.served_model_names[0]}")
+        fingerprint = model_fingerprint(self._checkpoint.directory)
+        timeout, wait = config.engine_timeout_ms / 1e3, config.fleet_wait_ms / 1e3
+        return FleetEngine(door, tls, fingerprint, supervisor, timeout, wait)
 
     async def _make_client(self, model: ServedModel, supervisor: Supervisor) -> EngineClient:
         config = self._config

@@ -14,6 +14,7 @@ from gateway.answers.responses.background import BackgroundResponses
 from gateway.base.supervision import Supervisor
 from gateway.config.config import GatewayConfig
 from gateway.engine.engine_client import EngineClient
+from gateway.fleet.fleet_engine import FleetEngine
 from gateway.generation.serving import Serving
 from gateway.http.upload_pace import UploadPace
 from gateway.metrics.advisory_metrics import AdvisoryMetrics
@@ -31,11 +32,13 @@ class Services:
         model: ServedModel,
         offline: OfflineStore | None = None,
         supervisor: Supervisor | None = None,
+        fleet: FleetEngine | None = None,
     ) -> None:
-        """offline: None: no files and batches."""
+        """offline: None: no files and batches. fleet: the engine, where it is one of nodes."""
         self.config = config
         self.model = model
         self.offline = offline
+        self.fleet = fleet
         self.supervisor = Supervisor() if supervisor is None else supervisor  # an empty one is falsy
         self.created = int(time.time())  # the models, for /v1/models
         self.advisory_metrics = AdvisoryMetrics()

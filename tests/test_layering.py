@@ -24,6 +24,7 @@ MAY_IMPORT = {
 ROOM_ORDERS = {
     "gateway": (
         "cli",
+        "node",
         "server",
         "app",
         "routes",
@@ -214,9 +215,12 @@ def test_only_ops_names_a_kernel() -> None:
     assert {name for name in names if not name.startswith(("tests/", "bench/"))} == {"worker/ops/native.py"}
 
 
-def test_only_the_local_engine_knows_where_an_engine_lives() -> None:
-    users = {p.name for p in tracked("gateway/*.py") if "schedcore.api.frame_socket" in imported_modules(p)}
-    assert users == {"local_engine.py"}
+def test_only_lines_to_engines_and_nodes_know_of_sockets() -> None:
+    files = tracked("gateway/*.py")
+    users = {p.name for p in files if "schedcore.api.frame_socket.FrameSocket" in imported_modules(p)}
+    assert users == {"engine_line.py", "frame_line.py", "network.py", "fleet_peer.py"}
+    dialers = {p.name for p in files if "schedcore.api.frame_socket.connect" in imported_modules(p)}
+    assert dialers == {"local_engine.py", "node_engine.py"}
 
 
 def includes(path: Path) -> set[str]:

@@ -20,8 +20,8 @@ from typing import BinaryIO, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from gateway.cli.batch_rows import CheckedRows, write_prompts
-from gateway.cli.batch_view import Watch, complaints, details, rows_done, table, when
+from gateway.cli.batches.rows import CheckedRows, write_prompts
+from gateway.cli.batches.view import Watch, complaints, details, rows_done, table, when
 from gateway.cli.client_options import add_client_options, explain
 from gateway.cli.parser import examples, said
 from hocket import (

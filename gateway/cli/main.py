@@ -12,6 +12,8 @@ from gateway.cli.parser import Parser, examples
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 COMMANDS = {
     "serve": "serve a model over HTTP, OpenAI-compatible",
+    "node": "run an engine for the gateways of a fleet, on this machine",
+    "fleet": "certificates, a fleet on this machine, its nodes' state, draining one",
     "calibrate": "measure how long this machine takes for a model's steps, and save it as a latency profile",
     "simulate": "try a workload, a policy or a GPU without one: the real scheduler, simulated time",
     "plan": "find the least GPUs that hold online targets at peak, and the offline work they leave room for",

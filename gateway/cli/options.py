@@ -30,7 +30,7 @@ from schedcore.latency.latency_profile import read_profile
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
-_GROUPS = ("server", "model", "engine", "offline work", "limits")  # in the order of --help
+_GROUPS = ("server", "model", "engine", "fleet", "offline work", "limits")  # in the order of --help
 MAX_TTFT_TARGETS = 4.0  # of the target for the first token: who would wait longer is refused
 OFFLINE_STEP_SHARE = 0.25  # of the target for the first token
 
@@ -150,7 +150,7 @@ def _content(path: Path) -> dict[Any, Any]:
 
 def engine_config(options: Mapping[str, Any], model: Path, name: str) -> EngineConfig:
     """Raises OptionsError."""
-    fields = _fields(options, EngineConfig)
+    fields = given_fields(options, EngineConfig)
     fields |= {"model": str(model), "served_model_name": name}
     fields["scheduler_options"] = tuple(fields.get("scheduler_options", ()))
     try:
@@ -179,11 +179,11 @@ def gateway_config(
     environment_secrets: tuple[str, ...] = (),
 ) -> GatewayConfig:
     """Raises OptionsError."""
-    fields = _fields(options, GatewayConfig)
+    fields = given_fields(options, GatewayConfig)
     fields["api_keys"] = tuple(fields.get("api_keys") or environment_keys)
     fields["typing_webhook_secrets"] = tuple(fields.get("typing_webhook_secrets") or environment_secrets)
     for name in ("allowed_hosts", "allowed_origins"):
-        fields[name] = _names(fields.get(name, ()))
+        fields[name] = split_names(fields.get(name, ()))
     for name in ("webhook_urls", "api_key_targets"):
         fields[name] = tuple(fields.get(name, ()))
     fields["webhook_secrets"] = _webhook_secrets(options.get("webhook_secret_file"))
@@ -194,7 +194,7 @@ def gateway_config(
         raise OptionsError(str(error)) from None
 
 
-def _names(values: Iterable[str]) -> tuple[str, ...]:
+def split_names(values: Iterable[str]) -> tuple[str, ...]:
     """Each value may hold several, separated by commas or as the JSON list that vLLM takes."""
     separated = (re.split(r"[,\s]+", re.sub(r'^\[|\]$|"', "", value.strip())) for value in values)
     return tuple(name for part in separated for name in part if name)
@@ -214,5 +214,6 @@ def _webhook_secrets(file: str | None) -> tuple[str, ...]:
     return secrets
 
 
-def _fields(options: Mapping[str, Any], config: type[msgspec.Struct]) -> dict[str, Any]:
+def given_fields(options: Mapping[str, Any], config: type[msgspec.Struct]) -> dict[str, Any]:
+    """What of a configuration was set."""
     return {s.field: options[s.destination] for s in settings(config) if s.flag and s.destination in options}

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, engine_module: str | None = None) -> int:
         for note in notes(options):
             say(note)
         model = options.get("model", DEMO)
-        folder = resolve_model(model, has_weights=not is_urls(options.get("engine", "")))
+        folder = resolve_model(model, has_weights=not _computes_elsewhere(options))
         config = gateway_config(
             options, _name(model, folder), environment.api_keys(), environment.typing_webhook_secrets()
         )
@@ -82,8 +82,12 @@ def _exit_at_signals() -> None:
         signal.signal(number, leave)
 
 
+def _computes_elsewhere(options: Mapping[str, Any]) -> bool:
+    return is_urls(options.get("engine", "")) or "fleet_listen" in options
+
+
 def _launch(config: GatewayConfig, engine: EngineConfig, module: str) -> EngineProcess | None:
-    if config.engine_urls:
+    if config.engine_urls or config.fleet_listen is not None:
         return None
     try:
         return EngineProcess(engine, module, config.vllm_python or sys.executable)
@@ -102,11 +106,12 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def _check_engine(config: GatewayConfig, engine: EngineConfig, options: Mapping[str, Any]) -> None:
     """Raises OptionsError for what only another engine has."""
-    if config.engine_urls:
+    if config.engine_urls or config.fleet_listen is not None:
+        where = "those at --engine" if config.engine_urls else "nodes"
         for setting in settings(EngineConfig):
             if setting.flag is not None and setting.destination in options:
                 flag = setting.destination.replace("_", "-")
-                raise OptionsError(f"--{flag} is for an engine of this server's; those at --engine have their own")
+                raise OptionsError(f"--{flag} is for an engine of this server's; {where} have their own")
         return
     if config.engine == "vllm":
         if config.vllm_python is not None and shutil.which(config.vllm_python) is None:

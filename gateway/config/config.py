@@ -16,6 +16,8 @@ from gateway.config.engine_urls import is_urls, parse_engine_urls
 from gateway.config.target_defaults import TargetDefaults
 from gateway.config.webhook_secrets import secrets_by_tenant
 from gateway.config.webhook_targets import WebhookTargets
+from schedcore.api.cluster_tls import is_loopback
+from schedcore.api.frame_socket import NETWORK_SCHEME, network_address
 from schedcore.api.setting import POSITIVE, Flag, OneOf, Range, check
 from schedcore.api.types import Targets
 
@@ -24,6 +26,7 @@ _engine = partial(Flag, "engine")
 _model = partial(Flag, "model")
 _offline = partial(Flag, "offline work")
 _limit = partial(Flag, "limits")
+_fleet = partial(Flag, "fleet")
 
 
 ENGINES = {"hocket": "worker", "vllm": "vllm_engine"}  # names, and the modules that python -m runs
@@ -103,6 +106,21 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | None,
         _engine("of the environment that has vLLM and hocket-server (default: this one)", "FILE"),
     ] = None
+
+    # Fleet
+    fleet_listen: Annotated[  # None: an engine of this server's
+        str | None,
+        _fleet("serve by nodes (`hocket node`) that come to this address, instead of an engine here", "HOST:PORT"),
+    ] = None
+    cluster_dir: Annotated[
+        str | None, _fleet("the cluster's certificates: ca.pem and gateway.pem (`hocket fleet init`)", "DIR")
+    ] = None
+    insecure_network: Annotated[
+        bool, _fleet("plain TCP beyond this machine: whoever reaches the port is a node (default: {default})")
+    ] = False
+    fleet_wait_ms: Annotated[
+        float, _fleet("that requests wait for a node while there is none; then 429 (default: {default})", "N"), POSITIVE
+    ] = 10_000.0
 
     # The model
     served_model_names: Annotated[  # the first is shown where a request names none
@@ -295,6 +313,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
         _ = self.engine_urls
         _require(self.vllm_python is None or self.engine == "vllm", "vllm_python needs engine vllm")
+        if self.fleet_listen is not None:
+            _require(self.engine == "hocket" and self.vllm_python is None, "fleet_listen: nodes say what computes")
+            host, _ = network_address(NETWORK_SCHEME + self.fleet_listen)
+            check_exposure({host}, self.cluster_dir, is_insecure=self.insecure_network)
         _require(self.ssl_keyfile is None or self.ssl_certfile is not None, "ssl_keyfile needs ssl_certfile")
         _require(bool(self.served_model_names), "served_model_names must not be empty")
         _require(all(self.api_keys), "an API key must not be empty")
@@ -331,6 +353,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             return not ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host != "localhost"
+
+
+def check_exposure(hosts: set[str], cluster_dir: str | None, *, is_insecure: bool) -> None:
+    """Raises ValueError where frames of a fleet would leave the machine in plain."""
+    if cluster_dir is None and not is_insecure and not all(map(is_loopback, hosts)):
+        raise ValueError(
+            "beyond this machine frames need certificates: cluster_dir (`hocket fleet init`), or insecure_network"
+        )
 
 
 def _is_host(name: str) -> bool:

@@ -117,6 +117,10 @@ class DeltaStream:
         self._failure = self._failure or error
         self.wake()
 
+    def set_end(self, end: Callable[[int], None]) -> None:
+        """Who hears from now on that nobody waits for a request any longer."""
+        self._end = end
+
     def end(self, request_id: int) -> None:
         """The reader wants no more of this request. Idempotent."""
         if request_id in self._open:
@@ -147,9 +151,11 @@ class DeltaRouter:
         """Requests without a final delta."""
         return len(self._streams)
 
-    def open(self, request_ids: Iterable[int]) -> DeltaStream:
+    def open(self, request_ids: Iterable[int], opened: DeltaStream | None = None) -> DeltaStream:
+        """opened: a stream whose open requests these are; from now on they are this router's."""
         ids = list(request_ids)
-        stream = DeltaStream(ids, self._end)
+        stream = opened or DeltaStream(ids, self._end)
+        stream.set_end(self._end)
         for request_id in ids:
             self._streams[request_id] = stream
         return stream
@@ -167,6 +173,11 @@ class DeltaRouter:
                 woken.append(stream)
         for stream in woken:
             stream.wake()
+
+    def release(self, request_ids: Iterable[int]) -> None:
+        """They are another router's."""
+        for request_id in request_ids:
+            self._streams.pop(request_id, None)
 
     def fail_all(self, code: ErrorCode, message: str) -> None:
         """Every open request gets its final delta now."""

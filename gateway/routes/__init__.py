@@ -15,7 +15,7 @@ from gateway.routes import (
     webhooks,
 )
 from gateway.routes.offline_work import batches, files
-from gateway.routes.server import description, health, metrics, operator, page, version
+from gateway.routes.server import description, fleet, health, metrics, operator, page, version
 
 
 def routes() -> list[web.RouteDef]:
@@ -31,6 +31,7 @@ def routes() -> list[web.RouteDef]:
         models,
         tokens,
         health,
+        fleet,
         metrics,
         version,
         operator,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from importlib import resources
 from pathlib import Path
@@ -49,3 +50,13 @@ def _from_hub(name: str, patterns: list[str]) -> Path:
             f"{name!r} is no local directory and could not be fetched from the hub ({type(error).__name__}: {error}); "
             "download the model where there is a network and give its directory"
         ) from error
+
+
+def model_fingerprint(folder: Path) -> str:
+    """Equal where gateway and engine may work together: one configuration, one tokenizer. The weights are not read."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in ("config.json", "tokenizer.json"):
+        path = folder / name
+        content = path.read_bytes() if path.is_file() else b""
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.hexdigest()

@@ -227,6 +227,14 @@ class ServerStats(msgspec.Struct, frozen=True):
     offline_window: int  # offline requests that it would be given
 
 
+class NodeStats(msgspec.Struct, frozen=True):
+    """Of a node of a fleet, at this moment, as one gateway sees it."""
+
+    name: str
+    condition: str  # gateway/fleet/node.py
+    num_open: int  # requests of this gateway there
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """A snapshot for metrics and admission. Counters grow monotonically from the engine's start."""
 
@@ -265,6 +273,10 @@ class EngineStats(msgspec.Struct, frozen=True):
     # Servers that somebody else runs
     servers: list[ServerStats] = []
     num_retries: int = 0  # requests that went to another one, since the first took none of it
+
+    # Nodes of a fleet
+    nodes: list[NodeStats] = []
+    num_stale_incarnations: int = 0  # messages that were dropped, since they were of an engine or node that is over
 
     # Tiers
     num_hit_tokens: list[int] = []  # of num_cached_prompt_tokens: found on the device, the host, the disk

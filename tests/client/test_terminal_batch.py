@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fakes.batch_server import FakeBatch, FakeBatchServer
 from gateway.cli import batch as cli
-from gateway.cli import batch_view
+from gateway.cli.batches import view as batch_view
 from gateway.cli.main import INTERRUPTED, main
 from hocket import Batch, BatchError, BatchErrors, BatchUsage, RequestCounts
 
@@ -359,7 +359,7 @@ def test_only_the_first_complaints_are_printed() -> None:
 
 def test_the_bar_of_a_terminal_shows_rows_rates_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter((0.0, 10.0))
-    monkeypatch.setattr("gateway.cli.batch_view.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("gateway.cli.batches.view.time.monotonic", lambda: next(now))
     watch = batch_view.Watch(Console(file=io.StringIO()))
     assert not watch.__enter__()._progress.live.is_started
     for done in (400, 500):

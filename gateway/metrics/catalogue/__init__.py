@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.metrics.catalogue.advisories import ADVISORIES
 from gateway.metrics.catalogue.engine import ENGINE
 from gateway.metrics.catalogue.forms import FORMS
+from gateway.metrics.catalogue.nodes import NODES
 from gateway.metrics.catalogue.offline import OFFLINE
 from gateway.metrics.catalogue.process import PROCESS
 from gateway.metrics.catalogue.requests import REQUESTS
@@ -12,4 +13,4 @@ from gateway.metrics.catalogue.servers import SERVERS
 from gateway.metrics.catalogue.tiers import TIERS
 from gateway.metrics.catalogue.vllm import VLLM
 
-CATALOGUE = (REQUESTS, ENGINE, SERVERS, TIERS, FORMS, OFFLINE, ADVISORIES, PROCESS, VLLM)
+CATALOGUE = (REQUESTS, ENGINE, SERVERS, NODES, TIERS, FORMS, OFFLINE, ADVISORIES, PROCESS, VLLM)

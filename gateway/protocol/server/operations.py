@@ -13,7 +13,7 @@ from gateway.protocol.messages import MessageObject, MessagesBody, TokenCount
 from gateway.protocol.models import ModelCard, ModelList
 from gateway.protocol.responses import DeletedResponse, InputItems, ResponseObject, ResponsesBody
 from gateway.protocol.server.operation import BYTES, HTML, TEXT, Operation, Parameter
-from gateway.protocol.server.status import CacheDropped, HealthStatus, ServerLoad, ServerVersion
+from gateway.protocol.server.status import CacheDropped, FleetStatus, HealthStatus, ServerLoad, ServerVersion
 from gateway.protocol.tokens import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -388,6 +388,14 @@ SERVER = (
         tag="the server",
         summary="Requests that are being served",
         answer=ServerLoad,
+    ),
+    Operation(
+        method="GET",
+        path="/fleet",
+        tag="the server",
+        summary="The nodes of a fleet, their load and their last death",
+        answer=FleetStatus,
+        errors=(404,),
     ),
     Operation(
         method="GET",

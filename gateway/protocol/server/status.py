@@ -24,3 +24,29 @@ class ServerVersion(msgspec.Struct, frozen=True):
 
 class CacheDropped(msgspec.Struct, frozen=True):
     num_blocks: int  # of the prefix cache, that were dropped
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a node of a fleet, as this gateway sees it."""
+
+    name: str
+    condition: str  # up, starting, suspect, unmanaged, draining, gone
+    machine: str
+    version: str
+    incarnation: str  # of its engine's process; empty while there is none
+    endpoint: str
+    pid: int
+    is_adopted: bool  # its node manager found the engine running
+    num_given: int  # requests that this gateway has sent there
+    num_open: int  # of these, those without an end
+    num_running: int  # of all gateways
+    num_waiting: int
+    num_sessions: int  # that this gateway sends there
+    num_restarts: int  # of its engine
+    last_death: str  # of its engine or itself, and why; empty: none yet
+
+
+class FleetStatus(msgspec.Struct, frozen=True):
+    nodes: list[NodeStatus]
+    num_waiting: int  # requests that wait for a node
+    num_stale_incarnations: int  # messages that were dropped, since they were of an engine or node that is over

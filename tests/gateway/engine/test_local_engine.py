@@ -198,13 +198,13 @@ async def test_an_idle_engine_that_answers_has_not_hung(make_engine: object) -> 
     engine: LocalEngine = make_engine(timeout_seconds=2.0)  # type: ignore[operator]
     await engine.start()
     pings = []
-    send = engine._send
+    send = engine._line.send
 
     def count(message: wire.ToEngine) -> None:
         pings.append(message)
         send(message)
 
-    engine._send = count  # type: ignore[method-assign]
+    engine._line.send = count  # type: ignore[method-assign]
     await eventually(lambda: len(pings) > TURNS)  # as many as a silent one gets
     assert engine.is_alive
 
@@ -215,7 +215,7 @@ async def test_an_engine_that_hangs_up_and_stays_is_dead(make_engine: object, mo
     await engine.start()
     with engine.stream([request(1, max_tokens=10**6, min_tokens=10**6)]) as stream:
         await stream.receive()
-        engine._send_frame(b"\xc1 no message")
+        engine._line.send_frame(b"\xc1 no message")
         deltas: list[TokenDelta] = []
         while arrived := await stream.receive():
             deltas += arrived
@@ -229,10 +229,10 @@ async def test_a_message_that_is_too_long_is_refused_before_it_is_sent(
 ) -> None:
     engine: LocalEngine = make_engine()  # type: ignore[operator]
     await engine.start()
-    monkeypatch.setattr(engine._socket, "_max_frame_bytes", 1000)
+    monkeypatch.setattr(engine._line._frames._socket, "_max_frame_bytes", 1000)
     with pytest.raises(ValueError, match="too long"):
         engine.stream([request(1), request(2, text=b"x" * 2000)])
-    assert engine._router.num_open == 0
+    assert engine._line.router.num_open == 0
     assert await receive_all(engine, request(3))
 
 
@@ -257,8 +257,8 @@ async def test_steps_that_come_together_are_passed_on_together(make_engine: obje
     engine: LocalEngine = make_engine()  # type: ignore[operator]
     await engine.start()
     seen: list[int] = []
-    stats = wire.Stats(FakeSteps().stats())
-    with engine._router.open([1, 2]) as stream:  # which the engine knows nothing of
+    stats = wire.Stats(FakeSteps().stats(), engine._line.incarnation)
+    with engine._line.router.open([1, 2]) as stream:  # which the engine knows nothing of
 
         def consume(deltas: list[TokenDelta]) -> bool:
             seen.append(len(deltas))
@@ -267,7 +267,7 @@ async def test_steps_that_come_together_are_passed_on_together(make_engine: obje
         steps = [wire.Deltas([TokenDelta(1, [65]), TokenDelta(2, [65])]) for _ in range(3)]
         draining = asyncio.ensure_future(stream.drain_to(consume))
         await asyncio.sleep(0)
-        engine._on_messages([*steps, stats])
+        engine._line.take_in([*steps, stats])
         await draining
     assert seen == [6]
     assert engine.stats() == stats.stats

@@ -1,0 +1,407 @@
+"""Engines on nodes that come and go, as one engine.
+
+A node dials this gateway and says what its engine is; the gateway connects to that engine, and requests and tokens pass
+between the two only. A node lives as long as it is heard; what it has open when it is gone fails. Requests that come
+while no node is there wait for one, for so long and not longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.base.limited_log import LimitedLog
+from gateway.base.supervision import Supervisor
+from gateway.engine.delta_stream import DeltaRouter, DeltaStream
+from gateway.engine.engine_client import EngineDeadError
+from gateway.fleet.choice import Choice
+from gateway.fleet.fleet_door import FleetDoor
+from gateway.fleet.fleet_peer import FleetPeer
+from gateway.fleet.fleet_stats import add_counters, sum_stats
+from gateway.fleet.node import TURN_SECONDS, USABLE, Node, NodeCondition, node_status
+from gateway.fleet.remote_engine import RemoteEngine
+from gateway.protocol.server.status import FleetStatus
+from schedcore.api.cluster_tls import ClusterTls
+from schedcore.api.fleet_wire import (
+    Drain,
+    DrainNode,
+    Fence,
+    Heard,
+    NodeHello,
+    NodeState,
+    Refused,
+    SeatState,
+    Superseded,
+    Welcome,
+)
+from schedcore.api.types import (
+    Advisory,
+    CacheReset,
+    EngineError,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    ErrorCode,
+    FinishReason,
+    NodeStats,
+    RequestClass,
+    SessionState,
+    TokenDelta,
+)
+
+MAX_NODES = 1024  # names; of those that are gone the one that went first is forgotten
+RETRY_SECONDS = 5.0  # that who has waited in vain for a node is told to wait before the next try
+
+_log = logging.getLogger("hocket.gateway")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The requests of one connection, while there is no node."""
+
+    requests: list[EngineRequest]
+    stream: DeltaStream
+    num_turns: int  # that are left
+
+
+class FleetEngine:
+    """An EngineClient."""
+
+    def __init__(
+        self,
+        door: FleetDoor,
+        tls: ClusterTls | None,
+        fingerprint: str,
+        supervisor: Supervisor,
+        timeout_seconds: float,
+        wait_seconds: float,
+    ) -> None:
+        """fingerprint: of the model that nodes have to serve. timeout_seconds: of silence of an engine that has hung.
+
+        wait_seconds: that a request waits for a node at most.
+        """
+        self.nodes: OrderedDict[str, Node] = OrderedDict()
+        self._door, self._tls = door, tls
+        self._fingerprint = fingerprint
+        self._supervisor = supervisor
+        self._timeout_seconds = timeout_seconds
+        self._max_waiting_turns = max(1, round(wait_seconds / TURN_SECONDS))
+        self._choice = Choice()
+        self._lobby = DeltaRouter(self._on_abort)
+        self._waiting: list[_Waiting] = []
+        self._lost: list[RemoteEngine] = []  # whose tasks are still to be awaited
+        self._ended_stats: EngineStats | None = None  # counters of engines that are gone
+        self._num_stale = 0  # of engines that are gone
+        self._info: EngineInfo | None = None
+        self._settled = asyncio.Event()
+        self._is_closed = False
+        self._resources = contextlib.AsyncExitStack()
+        self._limited = LimitedLog(_log)
+
+    # ---- what it is ----
+
+    @property
+    def info(self) -> EngineInfo:
+        """Also while no node is there: requests wait for one."""
+        self._check_alive()
+        assert self._info is not None
+        return self._info
+
+    @property
+    def is_alive(self) -> bool:
+        return self._info is not None and not self._is_closed
+
+    @property
+    def death(self) -> str | None:
+        return "The server is shutting down." if self._is_closed else None
+
+    @property
+    def trouble(self) -> str | None:
+        found = [f"node {node.name} is {node.condition}" for node in self.nodes.values() if not self._is_usable(node)]
+        if not any(self._is_usable(node) for node in self.nodes.values()):
+            return f"No node can take requests: they wait ({len(self._waiting)} do). {'; '.join(found)}".strip()
+        return f"{len(found)} of {len(self.nodes)} nodes take no requests: {'; '.join(found)}." if found else None
+
+    @property
+    def num_restarts(self) -> int:
+        return sum(max(0, node.num_incarnations - 1) for node in self.nodes.values())
+
+    def stats(self) -> EngineStats | None:
+        lines = [node.engine.line for node in self.nodes.values() if node.engine is not None and node.engine.is_usable]
+        living = [line.last_stats for line in lines if line.last_stats is not None]
+        num_stale = self._num_stale + sum(line.num_stale for line in lines)
+        num_stale += sum(node.num_stale for node in self.nodes.values())
+        ended = [] if self._ended_stats is None else [self._ended_stats]
+        nodes = [NodeStats(node.name, node.condition, self._num_open(node)) for node in self.nodes.values()]
+        found = sum_stats(living, ended, nodes, num_stale)
+        if found is not None and self._waiting:
+            for waiting in self._waiting:
+                for request in waiting.requests:
+                    found.num_waiting[request.request_class] += 1
+        return found
+
+    def status(self) -> FleetStatus:
+        """For operators."""
+        sessions = self._choice.num_sessions
+        nodes = [node_status(node, sessions.get(node.name, 0)) for node in self.nodes.values()]
+        stats = self.stats()
+        num_stale = 0 if stats is None else stats.num_stale_incarnations
+        return FleetStatus(nodes, sum(len(waiting.requests) for waiting in self._waiting), num_stale)
+
+    def _num_open(self, node: Node) -> int:
+        return 0 if node.engine is None else node.engine.line.router.num_open
+
+    def _check_alive(self) -> None:
+        if self._is_closed:
+            raise EngineDeadError("The server is shutting down.")
+        if self._info is None:
+            raise EngineDeadError("No node has come yet.", code="starting")
+
+    # ---- its life ----
+
+    async def start(self) -> None:
+        """Returns when the first node is ready."""
+        await self._resources.enter_async_context(self._supervisor.running("fleet_door", self._keep_door_open))
+        await self._resources.enter_async_context(self._supervisor.running("fleet_watch", self._watch))
+        await self._settled.wait()
+
+    async def close(self) -> None:
+        """The nodes' engines go on: other gateways may need them."""
+        self._is_closed = True
+        self._settled.set()
+        await self._resources.aclose()
+        self._door.close()
+        self._lobby.fail_all(ErrorCode.ENGINE_DEAD, "The server is shutting down.")
+        self._waiting.clear()
+        for node in self.nodes.values():
+            if node.peer is not None:
+                node.peer.close()
+            if node.engine is not None:
+                await node.engine.close()
+        for engine in self._lost:
+            await engine.close()
+
+    async def _keep_door_open(self) -> None:
+        await self._door.keep_open(self)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(TURN_SECONDS)
+            for node in list(self.nodes.values()):
+                node.pass_turn()
+                if node.has_gone_silent:
+                    self._lose(node, "the node has said nothing for two seconds")
+            await self._await_lost()
+            self._pass_waiting_turn()
+
+    async def _await_lost(self) -> None:
+        lost, self._lost = self._lost, []
+        for engine in lost:
+            await engine.close()
+
+    # ---- nodes ----
+
+    def on_hello(self, peer: FleetPeer, hello: NodeHello) -> None:
+        if hello.fingerprint != self._fingerprint:
+            self._limited.warning("model", "node %s is refused: it serves another model", hello.node)
+            peer.send(Refused("The gateway serves another model, or another version of it."))
+            return
+        node = self.nodes.get(hello.node)
+        if node is None:
+            self._forget_one()
+            self.nodes[hello.node] = Node(hello.node, hello, peer)
+            _log.info("node %s has come from %s", hello.node, peer.address)
+        elif not self._take_place(node, peer, hello):
+            return
+        peer.send(Welcome())
+
+    def _take_place(self, node: Node, peer: FleetPeer, hello: NodeHello) -> bool:
+        """A name has one holder: the one that was started last. Clocks tell, so that all gateways say the same."""
+        is_same = node.hello.incarnation == hello.incarnation
+        if not is_same and node.condition is not NodeCondition.GONE and hello.started < node.hello.started:
+            peer.send(Superseded())
+            return False
+        if node.peer is not None and node.peer is not peer:
+            if not is_same:
+                _log.warning("node %s: a newer one has the name; the one from %s ends", node.name, node.peer.address)
+                node.peer.send(Superseded())
+            node.peer.close()
+        if not is_same:
+            node.is_draining = False
+            node.seat = None
+        node.peer, node.hello = peer, hello
+        node.note_heard()
+        return True
+
+    def on_state(self, peer: FleetPeer, state: NodeState) -> None:
+        node = next((node for node in self.nodes.values() if node.peer is peer), None)
+        if node is None:  # refused, or superseded: what it says is of no node
+            self._num_stale += 1
+            return
+        peer.send(Heard())
+        node.note_heard()
+        seat = node.seat = state.seat
+        if seat.last_death and (node.engine is None or not node.engine.is_usable):
+            node.last_death = seat.last_death
+        self._follow(node)
+        if state.is_leaving:
+            self._lose(node, "it has left")
+
+    def _follow(self, node: Node) -> None:
+        """The gateway's connection is to the engine that the node has now."""
+        seat, engine = node.seat, node.engine
+        assert seat is not None
+        if engine is not None and engine.incarnation != seat.incarnation:
+            engine.shut_down("its node has another engine")
+        if engine is not None and engine.death is not None:
+            self._put_away(node, engine)
+        if node.engine is None and seat.state in (SeatState.READY, SeatState.DRAINING):
+            self._expect_incarnation(node, seat.incarnation)
+            node.engine = RemoteEngine(
+                node.name,
+                seat.endpoint,
+                seat.incarnation,
+                self._tls,
+                self._timeout_seconds,
+                lambda reason: self._fence(node, seat.incarnation, reason),
+                lambda: self._on_ready(node),
+            )
+
+    def _expect_incarnation(self, node: Node, incarnation: str) -> None:
+        if node.incarnation != incarnation:
+            node.incarnation = incarnation
+            node.num_incarnations += 1
+            self._choice.forget(node.name)
+
+    def on_end(self, peer: FleetPeer) -> None:
+        """Of a node manager. Its engine serves on, as long as it answers; another manager will adopt it."""
+        for node in self.nodes.values():
+            if node.peer is peer:
+                node.peer = None
+                _log.warning("node %s: its manager has hung up", node.name)
+                if node.condition is NodeCondition.GONE:
+                    self._lose(node, "its manager has hung up")
+
+    def drain(self, order: DrainNode) -> str:
+        node = self.nodes.get(order.node)
+        if node is None:
+            return f"there is no node {order.node}"
+        if node.peer is None:
+            return f"node {order.node} is {node.condition}: nobody is there to drain it"
+        node.is_draining = True
+        node.peer.send(Drain(order.deadline_seconds))
+        return ""
+
+    def _on_ready(self, node: Node) -> None:
+        assert node.engine is not None
+        self._info = node.engine.line.info
+        node.note_heard()
+        self._choice.join(node.name)
+        _log.info("node %s serves: %s on %s", node.name, self._info.dtype, self._info.device)
+        self._settled.set()
+        self._serve_waiting()
+
+    def _fence(self, node: Node, incarnation: str, reason: str) -> None:
+        """An engine that hangs is killed by who can."""
+        node.last_death = reason
+        _log.error("node %s is fenced: %s", node.name, reason)
+        if node.peer is not None:
+            node.peer.send(Fence(incarnation, reason))
+
+    def _lose(self, node: Node, reason: str) -> None:
+        _log.warning("node %s is gone: %s", node.name, reason)
+        node.last_death = reason
+        if node.peer is not None:
+            node.peer.close()
+            node.peer = None
+        engine = node.engine
+        if engine is not None:
+            engine.lose(reason)
+            self._put_away(node, engine)
+
+    def _put_away(self, node: Node, engine: RemoteEngine) -> None:
+        """A dead engine."""
+        node.engine = None
+        node.last_death = engine.death or node.last_death
+        self._lost.append(engine)
+        self._num_stale += engine.line.num_stale
+        if engine.line.last_stats is not None:
+            self._ended_stats = add_counters(self._ended_stats, engine.line.last_stats)
+
+    def _forget_one(self) -> None:
+        if len(self.nodes) >= MAX_NODES:
+            gone = next((node for node in self.nodes.values() if node.condition is NodeCondition.GONE), None)
+            if gone is not None:
+                del self.nodes[gone.name]
+
+    # ---- requests ----
+
+    def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:
+        self._check_alive()
+        if (node := self._choose(requests[0])) is not None:
+            return self._submit(node, requests)
+        stream = self._lobby.open(request.request_id for request in requests)
+        self._waiting.append(_Waiting(list(requests), stream, self._max_waiting_turns))
+        return stream
+
+    async def advise(self, advisory: Advisory) -> SessionState:
+        self._check_alive()
+        node = self._choose(advisory)
+        if node is None or node.engine is None:
+            return SessionState(request_id=advisory.request_id, is_known=False)
+        return await node.engine.line.advise(advisory)
+
+    async def reset_prefix_cache(self, request_id: int) -> CacheReset:
+        """Of every node; None if one cannot."""
+        self._check_alive()
+        engines = [node.engine for node in self.nodes.values() if node.engine is not None and node.engine.is_usable]
+        answers = await asyncio.gather(*(engine.line.reset_prefix_cache(request_id) for engine in engines))
+        counts = [answer.num_blocks for answer in answers]
+        return CacheReset(request_id, None if None in counts else sum(count or 0 for count in counts))
+
+    def _is_usable(self, node: Node) -> bool:
+        return node.condition in USABLE and node.engine is not None and node.engine.is_usable
+
+    def _submit(self, node: Node, requests: Sequence[EngineRequest], opened: DeltaStream | None = None) -> DeltaStream:
+        assert node.engine is not None
+        stream = node.engine.line.stream(requests, opened)
+        node.num_given += len(requests)
+        return stream
+
+    def _choose(self, asked: EngineRequest | Advisory) -> Node | None:
+        loads = {node.name: node.load for node in self.nodes.values() if self._is_usable(node)}
+        name = self._choice.choose(asked, loads)
+        return None if name is None else self.nodes[name]
+
+    def _on_abort(self, request_id: int) -> None:
+        """Of a request that waits here: its stream is closed whole, or choice by choice."""
+        for waiting in self._waiting:
+            waiting.requests = [request for request in waiting.requests if request.request_id != request_id]
+        self._waiting = [waiting for waiting in self._waiting if waiting.requests]
+
+    def _serve_waiting(self) -> None:
+        """Who came first goes first."""
+        while self._waiting:
+            node = self._choose(self._waiting[0].requests[0])
+            if node is None:
+                return
+            waiting = self._waiting.pop(0)
+            self._lobby.release(request.request_id for request in waiting.requests)
+            self._submit(node, waiting.requests, waiting.stream)
+
+    def _pass_waiting_turn(self) -> None:
+        self._serve_waiting()
+        for waiting in self._waiting:
+            waiting.num_turns -= all(r.request_class is not RequestClass.OFFLINE for r in waiting.requests)
+        late = [waiting for waiting in self._waiting if waiting.num_turns <= 0]
+        if not late:
+            return
+        self._waiting = [waiting for waiting in self._waiting if waiting.num_turns > 0]
+        error = EngineError(ErrorCode.OVERLOADED, "No node of the fleet can take requests now.", RETRY_SECONDS)
+        for waiting in late:
+            deltas = [TokenDelta(r.request_id, [], FinishReason.ERROR, error=error) for r in waiting.requests]
+            self._lobby.dispatch(deltas)

@@ -1,0 +1,32 @@
+"""Metrics of the nodes of a fleet behind this gateway (`--fleet-listen`)."""
+
+from __future__ import annotations
+
+from gateway.metrics.catalogue.family import Chapter, Family, Kind
+
+NODES = Chapter(
+    "Nodes of a fleet",
+    "With `--fleet-listen` only: [fleet.md](fleet.md).",
+    (
+        Family(
+            Kind.GAUGE,
+            "hocket_node_state",
+            "1 for the state that the node is in: up, starting, suspect, unmanaged, draining, gone.",
+            lambda r: {(node.name, node.condition): 1.0 for node in r.stats.nodes},
+            ("node", "state"),
+        ),
+        Family(
+            Kind.GAUGE,
+            "hocket_node_requests",
+            "Open requests of this gateway at the node.",
+            lambda r: {node.name: float(node.num_open) for node in r.stats.nodes},
+            ("node",),
+        ),
+        Family(
+            Kind.COUNTER,
+            "hocket_stale_incarnation",
+            "Messages that were dropped, since they were of an engine or a node manager that is over.",
+            lambda r: r.stats.num_stale_incarnations,
+        ),
+    ),
+)
