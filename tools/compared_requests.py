@@ -225,6 +225,7 @@ READING = [
     get("ping", "/ping"),
     post("ping: posted", "/ping", {}),
     get("load", "/load"),
+    get("a fleet where there is none", "/fleet"),
     get("health", "/health"),
     get("version", "/version"),
     get("page", "/"),

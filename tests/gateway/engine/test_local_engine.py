@@ -147,7 +147,7 @@ async def test_an_advisory_does_not_outlive_the_engine(make_engine: object) -> N
 async def test_an_engine_that_does_not_answer_an_advisory_is_not_waited_for(
     make_engine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.engine.local_engine.ADVISE_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.engine.engine_line.ADVISE_SECONDS", 0.0)
     engine: LocalEngine = make_engine("deaf")  # type: ignore[operator]
     await engine.start()
     with pytest.raises(TimeoutError):
