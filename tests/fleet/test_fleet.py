@@ -58,7 +58,6 @@ def both_up(running: RealFleet) -> None:
 
 
 def test_requests_of_an_unmodified_client_are_shared_evenly(running: RealFleet) -> None:
-    before = {name: node["num_given"] for name, node in running.status().items()}
     client = openai.OpenAI(base_url=f"{running.server.url}/v1", api_key="none", max_retries=0)
 
     def one(i: int) -> str | None:
@@ -67,12 +66,21 @@ def test_requests_of_an_unmodified_client_are_shared_evenly(running: RealFleet) 
         assert len(reasons) == 1
         return reasons[0]
 
-    with client, ThreadPoolExecutor(8) as pool:
-        reasons = list(pool.map(one, range(NUM_REQUESTS)))
-    assert len(reasons) == NUM_REQUESTS
-    given = [node["num_given"] - before[name] for name, node in running.status().items()]
-    assert sum(given) == NUM_REQUESTS
-    assert max(given) - min(given) <= 0.1 * NUM_REQUESTS
+    def given() -> list[int]:
+        return [node["num_given"] for _, node in sorted(running.status().items())]
+
+    with client:
+        before = given()
+        for i in range(NUM_REQUESTS // 2):  # equal nodes take turns
+            assert one(i) in ("length", "stop")
+        halfway = given()
+        with ThreadPoolExecutor(8) as pool:  # the slower one gets fewer
+            assert len(list(pool.map(one, range(NUM_REQUESTS // 2)))) == NUM_REQUESTS // 2
+        after = given()
+    in_turns = [then - now for then, now in zip(halfway, before, strict=True)]
+    assert sum(in_turns) == NUM_REQUESTS // 2
+    assert max(in_turns) - min(in_turns) <= 0.1 * NUM_REQUESTS
+    assert min(then - now for then, now in zip(after, halfway, strict=True)) > 0
 
 
 def test_a_killed_node_manager_disturbs_nobody_and_the_next_one_adopts(running: RealFleet) -> None:
