@@ -157,6 +157,7 @@ class _Server:
             config.tool_call_parser,
             config.reasoning_parser,
             config.pooler_config,
+            self._engine_config.adapters(),
         )
         if config.fleet_listen is not None:
             fleet = self._make_fleet(config.fleet_listen, supervisor)

@@ -77,6 +77,7 @@ ROOM_ORDERS = {
         "steering",
         "cpu_seeds",
         "settings",
+        "adapters",
         "environment",
         "compat",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from schedcore.api.types import (
@@ -38,8 +38,17 @@ class _OpenRequest(NamedTuple):
 class VllmEngine:
     """Every request that is added gets exactly one final delta, whatever happens to it."""
 
-    def __init__(self, core: Any, steering: Any, max_num_waiting: int, clock: Callable[[], float]) -> None:
-        """core: a vllm EngineCore whose scheduler is Steered. steering: what steers it, or None."""
+    def __init__(
+        self,
+        core: Any,
+        steering: Any,
+        max_num_waiting: int,
+        clock: Callable[[], float],
+        adapters: Mapping[str, Any] | None = None,
+    ) -> None:
+        """core: a vllm EngineCore whose scheduler is Steered. steering: what steers it, or None. adapters: vLLM's
+        LoRARequests by name."""
+        self._adapters = adapters or {}
         self._core, self._steering, self._clock = core, steering, clock
         self._model = core.vllm_config.model_config
         self._max_num_waiting = max_num_waiting
@@ -69,7 +78,7 @@ class VllmEngine:
 
     def add(self, gateway: Gateway, request: EngineRequest) -> None:
         """Accepts the request, or refuses it by its final delta."""
-        problem = find_problem(request, self._model.get_vocab_size()) or self._length_problem(request)
+        problem = find_problem(request, self._model.get_vocab_size(), self._adapters) or self._length_problem(request)
         if problem is not None:
             return (
                 self._refuse(gateway, request, *problem)
@@ -83,7 +92,7 @@ class VllmEngine:
         self._last_name += 1
         name = str(self._last_name)
         try:
-            made = to_vllm(request, name, time.time() - request.age_ms / 1000)
+            made = to_vllm(request, name, time.time() - request.age_ms / 1000, self._adapters.get(request.adapter))
             prepared = self._core.preprocess_add_request(made)
         except ValueError as error:
             return self._refuse(gateway, request, ErrorCode.INVALID, str(error))

@@ -63,6 +63,7 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
     from vllm_engine.engine import UNITS_PER_BLOCK, VllmEngine
     from vllm_engine.grammars import install_grammars
     from vllm_engine.make_advisor import make_advisor
+    from vllm_engine.requests import lora_requests
     from vllm_engine.scheduler import SteeredAsyncScheduler, SteeredScheduler
     from vllm_engine.steering import Steering
 
@@ -91,7 +92,10 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
     core.scheduler.reset_prefix_cache()
     if planner is not None:
         planner.is_paused = False
-    engine = VllmEngine(core, steering, config.max_num_waiting, time.monotonic)
+    adapters = lora_requests(config.adapters())
+    for adapter in adapters.values():
+        core.add_lora(adapter)  # one that does not fit the model fails here, and not a request
+    engine = VllmEngine(core, steering, config.max_num_waiting, time.monotonic, adapters)
     model = vllm_config.model_config
     info = EngineInfo(
         model=config.served_model_name or model.model,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine import FinishReason as VllmFinishReason
@@ -25,7 +27,14 @@ _FINISH_REASONS = {
 _FAILED = "vLLM ended the request with an error of its own; its log says more"
 
 
-def to_vllm(request: EngineRequest, name: str, arrival_time: float) -> EngineCoreRequest:
+def lora_requests(adapters: Mapping[str, str]) -> dict[str, LoRARequest]:
+    """By name. adapters: their folders."""
+    return {name: LoRARequest(name, number + 1, folder) for number, (name, folder) in enumerate(adapters.items())}
+
+
+def to_vllm(
+    request: EngineRequest, name: str, arrival_time: float, adapter: LoRARequest | None = None
+) -> EngineCoreRequest:
     """name: unique in the engine. arrival_time: by time.time(). Raises ValueError: vLLM refuses the parameters."""
     ours = request.sampling
     targets = request.targets
@@ -65,7 +74,7 @@ def to_vllm(request: EngineRequest, name: str, arrival_time: float) -> EngineCor
         sampling_params=params,
         pooling_params=None,
         arrival_time=arrival_time,
-        lora_request=None,
+        lora_request=adapter,
         cache_salt=request.cache_salt or None,
         data_parallel_rank=None,
         priority=request.priority,

@@ -11,6 +11,7 @@ from schedcore.api.config import VLLM_POLICY, EngineConfig
 from schedcore.api.scheduler_options import parse_scheduler_options
 from schedcore.record.decision_record import check_new
 from schedcore.tiers.session_files import PARTS_PER_BOOK
+from vllm_engine.adapters import adapter_arguments
 
 _OURS_ONLY = (  # settings that vLLM's engine has no place for
     "quantization",
@@ -51,6 +52,7 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
         "max_logprobs": -1,
         "disable_log_stats": True,
     }
+    arguments |= adapter_arguments(config.adapters())
     if config.max_model_len is not None:
         arguments["max_model_len"] = config.max_model_len
     if config.block_size != _DEFAULTS.block_size:  # else as the platform prefers

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gateway.base.console import complain, say
 from gateway.cli.options import OptionsError, add_options, engine_config, gateway_config, read_file
 from gateway.cli.parser import Parser, examples
@@ -52,6 +54,7 @@ def run(args: argparse.Namespace, engine_module: str | None = None) -> int:
         )
         engine = engine_config(options, folder, config.served_model_names[0])
         _check_engine(config, engine, options)
+        config = _with_adapters(config, engine)
         template = options.get("chat_template")
         checkpoint = Checkpoint.read(folder, Path(template) if template else None)
         tls, listener = tls_context(config), listen(config)
@@ -121,6 +124,16 @@ def _check_engine(config: GatewayConfig, engine: EngineConfig, options: Mapping[
         raise OptionsError(f"--scheduling-policy {VLLM_POLICY} needs --engine vllm")
     if engine.vllm_options:
         raise OptionsError("--vllm-option needs --engine vllm")
+    if engine.lora_modules:
+        raise OptionsError("--lora-modules needs --engine vllm: merge the adapter into its model, or serve it there")
+
+
+def _with_adapters(config: GatewayConfig, engine: EngineConfig) -> GatewayConfig:
+    """An adapter is a model to whoever asks. Raises OptionsError."""
+    names = (*config.served_model_names, *engine.adapters())
+    if len(set(names)) < len(names):
+        raise OptionsError("--lora-modules: an adapter has the model's own name")
+    return msgspec.structs.replace(config, served_model_names=names)
 
 
 def _name(model: str, folder: Path) -> str:

@@ -34,6 +34,7 @@ _DECODES = "how steps are computed is chosen here"
 
 WITHOUT_EFFECT: dict[str, WithoutEffect] = {
     "trust-remote-code": WithoutEffect("no code of a checkpoint is run"),
+    "enable-lora": WithoutEffect("--lora-modules is enough"),
     "disable-log-requests": WithoutEffect("prompts are never logged; --no-access-log ends the line per request"),
     "enable-log-requests": WithoutEffect("prompts are never logged"),
     "disable-log-stats": WithoutEffect("figures are in /metrics, not in the log"),
@@ -88,7 +89,6 @@ ONLY_WITH: dict[str, OnlyWith] = {
     "tokenizer": OnlyWith((), "the tokenizer is the checkpoint's"),
     "hf-overrides": OnlyWith((), "change the checkpoint's config.json"),
     "override-generation-config": OnlyWith((), "change the checkpoint's generation_config.json"),
-    "lora-modules": OnlyWith((), "there are no adapters: merge one into its model"),
     "download-dir": OnlyWith((), "set $HF_HOME"),
 }
 
@@ -103,7 +103,6 @@ def add_vllm_flags(parser: argparse.ArgumentParser) -> None:
     for name, only in ONLY_WITH.items():
         if f"--{name}" not in parser._option_string_actions:
             parser.add_argument(f"--{name}", *only.short, action=_Check, only=only, **hidden)
-    parser.add_argument("--enable-lora", action=_Refuse, nargs=0, why=ONLY_WITH["lora-modules"].why, **hidden)
     parser.add_argument("--disable-uvicorn-access-log", action="store_false", help=argparse.SUPPRESS, dest="access_log")
     parser.add_argument(
         "--kv-offloading-size", type=_gibibytes, metavar="GIB", help=argparse.SUPPRESS, dest="host_cache_bytes"
@@ -150,18 +149,3 @@ class _Check(argparse.Action):
     ) -> None:
         if values not in self._only.values:
             raise argparse.ArgumentError(self, f"{values!r} is not possible here: {self._only.why}")
-
-
-class _Refuse(argparse.Action):
-    def __init__(self, why: str, **options: Any) -> None:
-        super().__init__(**options)
-        self._why = why
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        raise argparse.ArgumentError(self, self._why)

@@ -95,6 +95,7 @@ def prepare(
     _check_allowed(request, bad_words, stop_token_ids)
     skips_special_tokens = request.skip_special_tokens is not False and not spec.shows_special_tokens
     options = _options(request, spec)
+    adapter = request.model if request.model is not None and request.model in model.adapters else ""
     choices: list[Choice] = []
     requests: list[EngineRequest] = []
     thoughts: list[ThinkingCount] = []
@@ -129,6 +130,7 @@ def prepare(
                     tenant=profile.tenant,
                     session_id=profile.session_id,
                     cache_salt=profile.cache_salt,
+                    adapter=adapter,
                     pooling=spec.pooling,
                     grammar=None if spec.grammar is None else spec.grammar.grammar,
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ class ServedModel:
     tool_format: ToolFormat | None = JSON  # how it writes calls; None: as nobody here can read
     tokenizer_config: dict[str, Any] = field(default_factory=dict)  # the checkpoint's file
     pooler: Pooler = field(default_factory=Pooler)
+    adapters: Mapping[str, str] = field(default_factory=dict)  # of `names`, those that are one; their folders
     reasoning_format: ReasoningFormat | None = None  # how it marks its thinking; None: it does not, or nobody asks
 
     @classmethod
@@ -35,6 +37,7 @@ class ServedModel:
         tool_call_parser: str = "auto",
         reasoning_parser: str = "auto",
         pooler_config: str | None = None,
+        adapters: Mapping[str, str] | None = None,
     ) -> ServedModel:
         """The parsers: a name in their FORMATS, or auto, or for thinking none. Raises CheckpointError."""
         try:
@@ -54,6 +57,7 @@ class ServedModel:
             _tool_format(template, source or "", tool_call_parser),
             checkpoint.tokenizer_config,
             pooler,
+            adapters or {},
             named(reasoning_parser, source or ""),
         )
 

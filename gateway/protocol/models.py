@@ -11,7 +11,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str = "hocket"
     root: str
-    parent: None = None
+    parent: str | None = None  # of an adapter, the model that it is put over
     max_model_len: int
 
 

@@ -11,7 +11,10 @@ from gateway.services import SERVICES, Services
 
 def _card(services: Services, name: str) -> ModelCard:
     info = services.serving.ready_engine()
-    return ModelCard(id=name, created=services.created, root=info.model, max_model_len=info.max_model_len)
+    root, parent = info.model, None
+    if (folder := services.model.adapters.get(name)) is not None:
+        root, parent = folder, services.model.names[0]
+    return ModelCard(id=name, created=services.created, root=root, parent=parent, max_model_len=info.max_model_len)
 
 
 async def list_models(request: web.Request) -> web.Response:

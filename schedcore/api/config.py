@@ -46,6 +46,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
         OneOf(QUANTIZATIONS),
     ] = None
+    lora_modules: Annotated[  # adapters() reads it
+        tuple[str, ...],
+        _model(
+            "with --engine vllm, a LoRA adapter's name, which a request may give as its model, and its folder; "
+            "repeatable",
+            "NAME=PATH",
+        ),
+    ] = ()
     max_model_len: Annotated[  # None: the checkpoint's limit, or what fits the cache
         int | None, _model("context length in tokens", "N"), Range(1)
     ] = None
@@ -214,6 +222,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "disk_cache_dir needs enable_prefix_caching: what comes back goes to the prefix cache",
         )
         self._check_forms()
+        self.adapters()
+
+    def adapters(self) -> dict[str, str]:
+        """Folders by name. Raises ValueError."""
+        pairs = [module.partition("=")[::2] for module in self.lora_modules]
+        _require(all(name and path for name, path in pairs), "lora_modules are written NAME=PATH")
+        _require(len(dict(pairs)) == len(pairs), "two of lora_modules have the same name")
+        return dict(pairs)
 
     def _check_forms(self) -> None:
         kinds = self.cache_kinds

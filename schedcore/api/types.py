@@ -116,6 +116,7 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     tenant: str = ""
     session_id: str = ""
     cache_salt: str = ""  # requests share cached prefixes only under equal salts
+    adapter: str = ""  # that is put over the model, by name; requests share cached prefixes only under equal ones
     pooling: Pooling | None = None  # the prompt's vector is wanted, and no token; max_tokens is 1 then
     grammar: Grammar | None = None  # with one, stop tokens come where it may end; its end comes before min_tokens
 

@@ -6,14 +6,17 @@ The gateway validates in the words of its API; this is the engine's own door.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from schedcore.api.types import EngineRequest, SamplingParams
 
 INT32_MAX = 2**31 - 1
 
 
-def find_problem(request: EngineRequest, vocab_size: int) -> str | None:
-    """One sentence for the client, or None."""
+def find_problem(request: EngineRequest, vocab_size: int, adapters: Collection[str] = ()) -> str | None:
+    """One sentence for the client, or None. adapters: that the engine has, by name."""
+    if request.adapter and request.adapter not in adapters:
+        return f"this engine has no adapter {request.adapter!r}"
     prompt = request.prompt_token_ids
     if not prompt:
         return "the prompt is empty"

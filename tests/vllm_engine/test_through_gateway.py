@@ -15,9 +15,11 @@ import pytest
 
 from fakes import served
 from fakes.eventually import eventually
+from fakes.lora_adapter import write_adapter
 from fakes.served import Server, serving
 from schedcore.record.replay import replay
 
+MODEL = Path(__file__).resolve().parents[2] / "worker/demo_model"
 PYTHON = os.environ.get("HOCKET_TEST_VLLM_PYTHON")
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="needs HOCKET_TEST_VLLM_PYTHON: make test-vllm")
 OPTIONS = ("--engine", "vllm", "--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", "256M")
@@ -29,12 +31,26 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, record: Path) -> Iterator[Server]:
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lora")
+    write_adapter(MODEL, folder / "adapter", folder / "merged")
+    return folder / "adapter"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, record: Path, adapter: Path) -> Iterator[Server]:
     assert PYTHON is not None
     usual, served.START_SECONDS = served.START_SECONDS, 280.0  # vLLM takes half a minute alone
     try:
         with serving(
-            tmp_path_factory.mktemp("server"), *OPTIONS, "--vllm-python", PYTHON, "--decision-record", str(record)
+            tmp_path_factory.mktemp("server"),
+            *OPTIONS,
+            "--vllm-python",
+            PYTHON,
+            "--decision-record",
+            str(record),
+            "--lora-modules",
+            f"tiny={adapter}",
         ) as running:
             yield running
     finally:
@@ -57,6 +73,23 @@ def test_chat_and_its_stream_say_the_same(client: openai.OpenAI, server: Server)
     assert text == whole.choices[0].message.content
     assert whole.usage is not None
     assert whole.usage.completion_tokens == 20 or whole.choices[0].finish_reason == "stop"
+
+
+def test_an_adapter_is_a_model_to_whoever_asks(client: openai.OpenAI, server: Server, adapter: Path) -> None:
+    def ask(model: str) -> str:
+        made = client.completions.create(model=model, prompt="Once upon a time", max_tokens=12, temperature=0)
+        assert made.model == model
+        return made.choices[0].text
+
+    base, over = ask(server.model), ask("tiny")
+    assert base != over
+    assert (ask(server.model), ask("tiny")) == (base, over)
+    cards = {card.id: card.to_dict() for card in client.models.list()}
+    assert cards["tiny"]["root"] == str(adapter)
+    assert cards["tiny"]["parent"] == server.model
+    assert cards[server.model].get("parent") is None
+    with pytest.raises(openai.NotFoundError):
+        ask("large")
 
 
 def test_parameters_pass_through(client: openai.OpenAI, server: Server) -> None:

@@ -159,6 +159,15 @@ def test_command_line_needs_neither_torch_nor_server_to_show_help() -> None:
     assert not {"'aiohttp'", "'torch'", "'rich'"} & set(re.findall(r"'\w+'", run.stdout))
 
 
+def test_adapters_need_an_engine_that_has_them(model: Path) -> None:
+    status, errors = failure(str(model), "--lora-modules", "sql=/adapters/sql")
+    assert status == 2
+    assert "--lora-modules needs --engine vllm" in errors
+    status, errors = failure(str(model), "--engine", "vllm", "--lora-modules", f"{model.name}=/adapters/sql")
+    assert status == 2
+    assert "an adapter has the model's own name" in errors
+
+
 def test_data_directory_of_another_gateway_is_refused(
     model: Path, processes: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -53,8 +53,6 @@ def test_the_most_used_flags_start_a_server() -> None:
         ("--tensor-parallel-size 2", "a server uses one device"),
         ("-tp 4", "a server uses one device"),
         ("--load-format gguf", "weights are read from safetensors"),
-        ("--enable-lora", "there are no adapters"),
-        ("--lora-modules a=b", "there are no adapters"),
         ("--generation-config vllm", "sampling defaults are the checkpoint's"),
     ],
 )
