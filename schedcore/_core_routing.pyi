@@ -4,6 +4,7 @@
 """
 
 import enum
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,7 @@ class NodeTraits:
         bytes_per_token: float = 0.0,
         restore_bytes_per_second: float = 0.0,
         machine: int = 0,
+        pulls: bool = True,
         prefills: bool = True,
         decodes: bool = True,
     ) -> None: ...
@@ -160,3 +162,31 @@ def route(request: RouteRequest, table: NodeTable, options: RouteOptions, now: f
 def cost_of(request: RouteRequest, table: NodeTable, options: RouteOptions, now: float, node: int) -> Choice: ...
 def prefix_keys(secret: int, token_ids: Int32, tokens_per_key: int) -> UInt64:
     """One per whole beginning of so many tokens."""
+
+class FleetTrace(TypedDict):
+    """Rows in order of time; row r has the keys in [key_offsets[r], key_offsets[r + 1])."""
+
+    arrival_s: npt.NDArray[np.float64]
+    num_tokens: Int32
+    num_outputs: Int32
+    session: npt.NDArray[np.int64]  # its number, < 0: none
+    is_follow_up: npt.NDArray[np.uint8]
+    key_offsets: npt.NDArray[np.int64]
+    keys: UInt64
+
+class FleetLoop:
+    """A fleet of nodes by rate: cpp/core/simulation/fleet/fleet_loop.h."""
+
+    def __init__(self, trace: FleetTrace, traits: NodeTraits, route: RouteOptions, **options: float) -> None:
+        """options: the fields of FleetOptions. Reads the arrays in place. Raises TypeError, ValueError."""
+    def run(self, until: float) -> bool:
+        """True if anything is left. Releases the GIL."""
+    def __len__(self) -> int: ...
+    @property
+    def now(self) -> float: ...
+    @property
+    def num_ended(self) -> int: ...
+    def records(self) -> dict[str, npt.NDArray[Any]]:
+        """FleetRecords, in order of arrival."""
+    def totals(self) -> dict[str, Any]:
+        """FleetTotals."""

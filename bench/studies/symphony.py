@@ -16,9 +16,6 @@ from itertools import groupby
 
 import numpy as np
 
-from bench.studies.cluster.chat_users import MEAN_TYPING_SECONDS, READING_TOKENS_PER_SECOND, Round
-from bench.studies.cluster.cluster import Cluster, ClusterResult, simulate_cluster
-from bench.studies.cluster.node import NodeMemory
 from bench.studies.document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
 from bench.studies.jobs import run_all
 from bench.studies.measurement import Spread
@@ -26,6 +23,9 @@ from bench.studies.study import run_study
 from bench.studies.workloads import DATA
 from schedcore.simulation.cost_model import find_cost
 from schedcore.simulation.engine import SimulatedEngine
+from schedcore.simulation.fleet.chat_users import MEAN_TYPING_SECONDS, READING_TOKENS_PER_SECOND, Round
+from schedcore.simulation.fleet.cluster import Cluster, ClusterResult, simulate_cluster
+from schedcore.simulation.fleet.cluster_node import NodeMemory
 from schedcore.simulation.model_shape import model_shape
 from schedcore.simulation.workloads.traces import read_trace
 

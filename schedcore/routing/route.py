@@ -15,6 +15,7 @@ import hashlib
 from schedcore._core import routing
 
 Choice = routing.Choice
+FleetLoop = routing.FleetLoop  # a simulated fleet, for schedcore/simulation/fleet
 NodeLoad = routing.NodeLoad
 NodeState = routing.NodeState
 NodeTable = routing.NodeTable

@@ -81,16 +81,18 @@ void bind_values(py::module_& m) {
       .finalize();
   py::class_<NodeTraits>(m, "NodeTraits")
       .def(py::init([](const LatencyModel& latency, double max_batched_tokens, double device_tokens, double kept_tokens,
-                       double bytes_per_token, double restore_bytes_per_second, int32_t machine, bool prefills,
-                       bool decodes) {
-             return NodeTraits{latency,     max_batched_tokens, device_tokens,
-                               kept_tokens, bytes_per_token,    restore_bytes_per_second,
-                               machine,     prefills,           decodes};
+                       double bytes_per_token, double restore_bytes_per_second, int32_t machine, bool pulls,
+                       bool prefills, bool decodes) {
+             return NodeTraits{latency,         max_batched_tokens,
+                               device_tokens,   kept_tokens,
+                               bytes_per_token, restore_bytes_per_second,
+                               machine,         pulls,
+                               prefills,        decodes};
            }),
            "latency"_a, py::kw_only(), "max_batched_tokens"_a = NodeTraits().max_batched_tokens,
            "device_tokens"_a = NodeTraits().device_tokens, "kept_tokens"_a = NodeTraits().kept_tokens,
-           "bytes_per_token"_a = 0.0, "restore_bytes_per_second"_a = 0.0, "machine"_a = 0, "prefills"_a = true,
-           "decodes"_a = true);
+           "bytes_per_token"_a = 0.0, "restore_bytes_per_second"_a = 0.0, "machine"_a = 0, "pulls"_a = true,
+           "prefills"_a = true, "decodes"_a = true);
   py::class_<NodeLoad>(m, "NodeLoad")
       .def(py::init(
                [](double as_of, double queue_seconds, double num_waiting, double num_running, double running_tokens) {
@@ -196,6 +198,7 @@ void bind_routing(py::module_& core) {
   bind_values(m);
   bind_request(m);
   bind_table(m);
+  bind_fleet_simulation(m);
   m.def(
       "route",
       [](const RequestObject& request, const NodeTable& table, const RouteOptions& options, double now) {

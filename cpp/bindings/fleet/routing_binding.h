@@ -8,4 +8,7 @@ namespace hocket {
 
 void bind_routing(pybind11::module_& core);
 
+// FleetLoop, called by bind_routing().
+void bind_fleet_simulation(pybind11::module_& routing);
+
 }  // namespace hocket

@@ -41,6 +41,7 @@ struct NodeTraits {
   double bytes_per_token = 0;                                      // of cache; 0: it cannot be moved
   double restore_bytes_per_second = 0;                             // from its tiers to its device; 0: it has none
   int32_t machine = 0;
+  bool pulls = true;     // blocks of its peers
   bool prefills = true;  // roles, where prefill and decode are apart
   bool decodes = true;
 };

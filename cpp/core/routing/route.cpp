@@ -176,7 +176,7 @@ void Decision::take_if_faster(Choice& best, double ttft, double prefill, double 
 
 void Decision::consider_pulls(NodeId id, double queue, const Held& held, Choice& best) const {
   const Node& node = table_.node(id);
-  if (node.traits.bytes_per_token <= 0) return;
+  if (!node.traits.pulls || node.traits.bytes_per_token <= 0) return;
   for (size_t i = 0; i < num_sources_; ++i) {
     const Source& source = sources_[i];
     if (source.node == id || source.tokens <= held.tokens) continue;
@@ -356,7 +356,7 @@ Choice Decision::in_turn() const {
 Choice Decision::split(const Choice& whole) const {
   Choice best = whole;
   const Node& target = table_.node(whole.node);
-  if (target.traits.bytes_per_token <= 0) return best;
+  if (!target.traits.pulls || target.traits.bytes_per_token <= 0) return best;
   for (size_t i = 0; i < table_.size(); ++i) {
     const auto id = static_cast<NodeId>(i);
     const Node& source = table_.node(id);

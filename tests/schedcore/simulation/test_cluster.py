@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.studies.cluster.chat_users import ChatUser, Round, pause
-from bench.studies.cluster.cluster import Cluster, ClusterResult, simulate_cluster
-from bench.studies.cluster.event_queue import Channel, EventQueue
-from bench.studies.cluster.node import NodeMemory
 from schedcore.simulation.cost_model import find_cost
 from schedcore.simulation.engine import SimulatedEngine
+from schedcore.simulation.fleet.chat_users import ChatUser, Round, pause
+from schedcore.simulation.fleet.cluster import Cluster, ClusterResult, simulate_cluster
+from schedcore.simulation.fleet.cluster_node import NodeMemory
+from schedcore.simulation.fleet.event_queue import Channel, EventQueue
 from schedcore.simulation.model_shape import model_shape
 
 GIB = 2**30

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from bench.studies.cluster.event_queue import Channel, EventQueue
 from schedcore._core import AdvisoryEvent, BatchPlan, Estimates, MoveKind, Scheduler, algorithms
+from schedcore.routing.route import NodeLoad
 from schedcore.simulation.engine import SimulatedEngine
+from schedcore.simulation.fleet.event_queue import Channel, EventQueue
 
 Int32 = npt.NDArray[np.int32]
 UInt64 = npt.NDArray[np.uint64]
@@ -57,6 +58,7 @@ class ClusterNode:
         tiers = {"num_host_blocks": num_host_blocks, "enable_disk": memory.has_disk} if num_host_blocks else {}
         config = engine.with_policy(engine.policy, **tiers).scheduler_config(MAX_REQUESTS)
         self._num_groups = config.num_groups
+        self._max_batched_tokens = config.max_num_batched_tokens
         self._latency = engine.cost.to_core()
         host_rate = engine.HOST_BYTES_PER_SECOND
         estimates = Estimates(
@@ -80,13 +82,25 @@ class ClusterNode:
         self._last_id = 0
         self._is_stepping = False
         self._remote_until = 0.0  # what requests that came from elsewhere still wait for
-        self.num_expected = 0  # announced for this node, not yet here
         self.busy_seconds = 0.0
 
     @property
-    def load(self) -> int:
-        """Requests here, and those on their way."""
-        return len(self._open) + self.num_expected
+    def num_open(self) -> int:
+        return len(self._open)
+
+    def load(self) -> NodeLoad:
+        """What it would report now."""
+        begun = [request for request in self._open.values() if request.first_token_at > 0.0]
+        waiting = sum(len(request.prompt) for request in self._open.values()) - sum(len(r.prompt) for r in begun)
+        seconds = 0.0
+        if waiting:
+            budget = self._max_batched_tokens
+            batch = algorithms.LatencyBatch(budget)
+            batch.add_chunk(0, budget)
+            seconds = waiting / budget * self._latency.predict(batch.features)
+        num_begun = len(begun)
+        tokens = sum(len(request.prompt) for request in begun)
+        return NodeLoad(self._time.now, seconds, len(self._open) - num_begun, num_begun, tokens)
 
     def add(self, request: ClusterRequest, remote_until: float = 0.0) -> None:
         """`remote_until`: when the cache that another node had is here; the request waits for it as for its disk."""
@@ -152,7 +166,7 @@ class ClusterNode:
         for kind in np.unique(kinds):
             chosen = kinds == kind
             ids = plan.move_ids[chosen]
-            ready_at = self._channels[int(kind)].send(len(ids) * self.block_bytes, self._time.now)
+            ready_at = self._channels[MoveKind(int(kind))].send(len(ids) * self.block_bytes, self._time.now)
             if kind == MoveKind.STEP_LOAD:
                 loaded_at = ready_at
             if kind == MoveKind.FETCH and self._remote_until > 0.0:  # came over the network, which was charged already
@@ -166,7 +180,3 @@ class ClusterNode:
         if keys is not None:
             self._on_stored(self, keys)
         self.kick()
-
-
-def least_loaded(nodes: Iterable[ClusterNode]) -> ClusterNode:
-    return min(nodes, key=lambda node: node.load)

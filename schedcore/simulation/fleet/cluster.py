@@ -1,6 +1,7 @@
-"""Several engines under one virtual clock, users who converse with them, and a router between (Symphony, section 3).
+"""Several engines under one virtual clock, who asks them, and route() between (Symphony, section 3).
 
-The scheduler of every engine is the real one, memory tiers included. What a node has written to its disk, every other
+The scheduler of every engine is the real one, memory tiers included; the router is the gateway's, and its table is
+never stale here. What a node has written to its disk, every other
 node can fetch over the network: then that copy is its disk's. Where an advisory names the node, the copy begins with
 it, else with the request. The network is charged for a whole conversation at a time.
 """
@@ -13,10 +14,18 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from bench.studies.cluster.chat_users import ChatUser, Round, pause
-from bench.studies.cluster.event_queue import Channel, EventQueue
-from bench.studies.cluster.node import ClusterNode, ClusterRequest, NodeMemory, least_loaded
+from schedcore.routing.route import (
+    NodeTable,
+    NodeTraits,
+    RouteOptions,
+    RouteRequest,
+    route,
+    routing_named,
+)
 from schedcore.simulation.engine import SimulatedEngine
+from schedcore.simulation.fleet.chat_users import ChatUser, Round, pause
+from schedcore.simulation.fleet.cluster_node import ClusterNode, ClusterRequest, NodeMemory
+from schedcore.simulation.fleet.event_queue import Channel, EventQueue
 
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
@@ -24,15 +33,13 @@ UInt64 = npt.NDArray[np.uint64]
 
 VOCAB_SIZE = 32_000
 START_SECONDS = 60.0  # over which users begin
-ROUTINGS = ("least_loaded", "sticky", "advised")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Raises ValueError for an unknown routing.
 
-    routing     least_loaded: each request to the node with the fewest; sticky: a conversation stays where it began;
-                advised: the node with the fewest is chosen when the user begins to type
+    routing     a name of schedcore/routing; advised: the node is chosen when the user begins to type
     """
 
     engine: SimulatedEngine  # of each node
@@ -44,8 +51,7 @@ class Cluster:
     missed_ratio: float = 0.0  # of advisories
 
     def __post_init__(self) -> None:
-        if self.routing not in ROUTINGS:
-            raise ValueError(f"routing must be one of {', '.join(ROUTINGS)}, not {self.routing!r}")
+        routing_named(self.routing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +77,9 @@ class ClusterResult:
 class _Conversation:
     number: int
     length: int = 0
-    home: ClusterNode | None = None  # where its last request ran
-    target: ClusterNode | None = None  # where its next one will
-    ready_at: float = 0.0  # its cache there
+    home: int | None = None  # where its last request ran
+    target: int | None = None  # where its cache is on its way to
+    ready_at: float = 0.0  # and there
 
 
 def simulate_cluster(
@@ -100,6 +106,25 @@ def simulate_cluster(
     )
 
 
+def make_table(cluster: Cluster) -> NodeTable:
+    """As the nodes would tell a gateway of themselves."""
+    engine, memory = cluster.engine, cluster.memory
+    per_token = engine.model.kv_bytes_per_token
+    device = engine.cache_bytes / per_token
+    kept = float("inf") if memory.has_disk else device + memory.host_bytes / per_token
+    table = NodeTable(pull_bytes_per_second=cluster.network_rate)
+    for number in range(cluster.num_nodes):
+        machine = number // cluster.nodes_per_machine
+        traits = NodeTraits(
+            engine.cost.to_core(), max_batched_tokens=engine.scheduler_config(1).max_num_batched_tokens,
+            device_tokens=device, kept_tokens=kept, bytes_per_token=per_token, machine=machine,
+            restore_bytes_per_second=engine.HOST_BYTES_PER_SECOND if memory.host_bytes else 0.0, pulls=memory.has_disk,
+        )  # fmt: skip
+        table.add_node(traits, 1)
+        table.note_pull_rate(machine, machine, engine.HOST_BYTES_PER_SECOND)
+    return table
+
+
 class _Run:
     def __init__(self, cluster: Cluster, num_users: int, conversations: list[list[Round]], seed: int) -> None:
         self._cluster = cluster
@@ -111,6 +136,10 @@ class _Run:
         self._networks = [
             Channel(cluster.network_rate) for _ in range(-(-cluster.num_nodes // cluster.nodes_per_machine))
         ]
+        self._options = RouteOptions(routing_named(cluster.routing))
+        self._table = make_table(cluster)
+        self._num_choices = 0
+        self._expected = [0] * cluster.num_nodes  # requests that are announced there
         self._mean_new = float(np.mean([turn.num_new for rounds in conversations for turn in rounds]))
         self._num_conversations = 0
         self.ended: list[ClusterRequest] = []
@@ -121,7 +150,7 @@ class _Run:
         self.time.at(0.0, self._sample)
 
     def _sample(self) -> None:
-        self.loads.append([node.load for node in self.nodes])
+        self.loads.append([node.num_open + expected for node, expected in zip(self.nodes, self._expected, strict=True)])
         self.time.at(self.time.now + 1.0, self._sample)
 
     def _next(self, user: ChatUser, conversation: _Conversation | None) -> None:
@@ -134,53 +163,61 @@ class _Run:
         rest = pause(previous, turn, self._mean_new)
         typing_at = self.time.now + rest.before_typing
         if self._cluster.routing == "advised" and not user.is_missed(self._cluster.missed_ratio):
-            self.time.at(typing_at, partial(self._advise, conversation))
+            self.time.at(typing_at, partial(self._advise, conversation, rest.typing))
         self.time.at(typing_at + rest.typing, partial(self._ask, user, conversation, turn))
 
-    def _advise(self, conversation: _Conversation) -> None:
-        conversation.target = node = least_loaded(self.nodes)
-        node.num_expected += 1
-        if node is conversation.home:
-            node.advise(conversation.number)
+    def _advise(self, conversation: _Conversation, lead: float) -> None:
+        node = self._choose(conversation, max(1, conversation.length), lead=max(lead, 1e-3))
+        conversation.target = node
+        self._expected[node] += 1
+        if node == conversation.home:
+            self.nodes[node].advise(conversation.number)
         else:
             conversation.ready_at = self._migrate(conversation, node)
 
     def _ask(self, user: ChatUser, conversation: _Conversation, turn: Round) -> None:
-        node, remote_until = self._place(conversation)
         base = conversation.number * 37 % VOCAB_SIZE
         length = conversation.length + turn.num_new
         prompt = ((base + np.arange(length)) % VOCAB_SIZE).astype(np.int32)
+        node, remote_until = self._place(conversation, length)
         conversation.length = length + turn.num_output
         request = ClusterRequest(
             conversation.number, prompt, turn.num_output, self.time.now,
             partial(self._answered, user, conversation), answer_base=base,
         )  # fmt: skip
         conversation.home = node
-        node.add(request, remote_until)
+        self.nodes[node].add(request, remote_until)
 
-    def _place(self, conversation: _Conversation) -> tuple[ClusterNode, float]:
+    def _choose(self, conversation: _Conversation, num_tokens: int, *, lead: float = 0.0) -> int:
+        for number, node in enumerate(self.nodes):
+            self._table.note_load(number, 1, node.load())
+        self._num_choices += 1
+        request = RouteRequest(self._num_choices, num_tokens, session=conversation.number, lead_seconds=lead)
+        choice = route(request, self._table, self._options, self.time.now)
+        self._table.note_choice(request, choice, self.time.now)
+        assert choice.node is not None, "all nodes of a simulated cluster are up"
+        return choice.node
+
+    def _place(self, conversation: _Conversation, num_tokens: int) -> tuple[int, float]:
         """The node, and when the conversation's cache is there if it is to come from another."""
-        if conversation.target is not None:
-            node, conversation.target = conversation.target, None
-            node.num_expected -= 1
-            return node, conversation.ready_at if node is not conversation.home else 0.0
-        is_sticky = self._cluster.routing == "sticky" and conversation.home is not None
-        node = conversation.home if is_sticky and conversation.home is not None else least_loaded(self.nodes)
+        node = self._choose(conversation, num_tokens)
+        target, conversation.target = conversation.target, None
+        if target is not None:
+            self._expected[target] -= 1
         if conversation.home in (None, node) or not self._cluster.memory.has_disk:
             return node, 0.0
-        return node, self._migrate(conversation, node)
+        return node, conversation.ready_at if node == target else self._migrate(conversation, node)
 
-    def _migrate(self, conversation: _Conversation, node: ClusterNode) -> float:
+    def _migrate(self, conversation: _Conversation, node: int) -> float:
         """When its cache is there. Engines of one machine copy through its memory."""
-        num_bytes = conversation.length / self._cluster.engine.block_size * node.block_bytes
-        here, there = self._machine(node), self._machine(conversation.home)
+        num_bytes = conversation.length / self._cluster.engine.block_size * self.nodes[node].block_bytes
+        here, there = self._machine(node), self._machine(conversation.home or 0)
         if here == there:
             return self.time.now + num_bytes / self._cluster.engine.HOST_BYTES_PER_SECOND
         return max(self._networks[m].send(num_bytes, self.time.now) for m in (here, there))
 
-    def _machine(self, node: ClusterNode | None) -> int:
-        assert node is not None
-        return self.nodes.index(node) // self._cluster.nodes_per_machine
+    def _machine(self, node: int) -> int:
+        return node // self._cluster.nodes_per_machine
 
     def _answered(self, user: ChatUser, conversation: _Conversation, request: ClusterRequest) -> None:
         self.ended.append(request)
