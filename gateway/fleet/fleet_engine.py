@@ -24,6 +24,7 @@ from gateway.fleet.fleet_peer import FleetPeer
 from gateway.fleet.fleet_stats import add_counters, sum_stats
 from gateway.fleet.node import TURN_SECONDS, USABLE, Node, NodeCondition, node_status
 from gateway.fleet.remote_engine import RemoteEngine
+from gateway.metrics.catalogue.reading import NO_STATS
 from gateway.protocol.server.status import FleetStatus
 from schedcore.api.cluster_tls import ClusterTls
 from schedcore.api.fleet_wire import (
@@ -113,7 +114,8 @@ class FleetEngine:
 
     @property
     def is_alive(self) -> bool:
-        return self._info is not None and not self._is_closed
+        """A node can take requests now. Without one they are taken all the same, and wait."""
+        return not self._is_closed and any(map(self._is_usable, self.nodes.values()))
 
     @property
     def death(self) -> str | None:
@@ -122,7 +124,7 @@ class FleetEngine:
     @property
     def trouble(self) -> str | None:
         found = [f"node {node.name} is {node.condition}" for node in self.nodes.values() if not self._is_usable(node)]
-        if not any(self._is_usable(node) for node in self.nodes.values()):
+        if not self.is_alive:
             return f"No node can take requests: they wait ({len(self._waiting)} do). {'; '.join(found)}".strip()
         return f"{len(found)} of {len(self.nodes)} nodes take no requests: {'; '.join(found)}." if found else None
 
@@ -131,11 +133,13 @@ class FleetEngine:
         return sum(max(0, node.num_incarnations - 1) for node in self.nodes.values())
 
     def stats(self) -> EngineStats | None:
+        """None before the first node has come."""
         lines = [node.engine.line for node in self.nodes.values() if node.engine is not None and node.engine.is_usable]
-        living = [line.last_stats for line in lines if line.last_stats is not None]
+        living = [line.last_stats or NO_STATS for line in lines]
         num_stale = self._num_stale + sum(line.num_stale for line in lines)
         num_stale += sum(node.num_stale for node in self.nodes.values())
         ended = [] if self._ended_stats is None else [self._ended_stats]
+        ended += [NO_STATS] if self.nodes and not ended else []
         nodes = [NodeStats(node.name, node.condition, self._num_open(node)) for node in self.nodes.values()]
         found = sum_stats(living, ended, nodes, num_stale)
         if found is not None and self._waiting:
