@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from schedcore.api.types import (
     Advisory,
     EngineError,
@@ -20,7 +22,9 @@ from schedcore.api.types import (
     TokenDelta,
 )
 from schedcore.serving.request_check import find_problem
+from schedcore.tiers.session_files import SessionName
 from vllm_engine.requests import to_delta, to_vllm
+from vllm_engine.sessions.announcements import Announcements
 
 logger = logging.getLogger("vllm_engine")
 
@@ -33,6 +37,7 @@ OVERLOADED = "the server has more work than it can begin in time: try again late
 class _OpenRequest(NamedTuple):
     gateway: Gateway
     request: EngineRequest
+    made: Any  # vLLM's
 
 
 class VllmEngine:
@@ -45,11 +50,13 @@ class VllmEngine:
         max_num_waiting: int,
         clock: Callable[[], float],
         adapters: Mapping[str, Any] | None = None,
+        announcements: Announcements | None = None,
     ) -> None:
         """core: a vllm EngineCore whose scheduler is Steered. steering: what steers it, or None. adapters: vLLM's
-        LoRARequests by name."""
+        LoRARequests by name. announcements: of sessions over that core; None: all sessions are unknown."""
         self._adapters = adapters or {}
         self._core, self._steering, self._clock = core, steering, clock
+        self._announcements = announcements
         self._model = core.vllm_config.model_config
         self._max_num_waiting = max_num_waiting
         self._open: dict[str, _OpenRequest] = {}  # by vLLM's name
@@ -62,6 +69,8 @@ class VllmEngine:
 
     def step(self) -> bool:
         """One round. False if there was nothing to run, and nothing is under way."""
+        if self._announcements is not None:
+            self._announcements.advance()
         if not self._core.scheduler.has_requests() and not self._core.batch_queue:
             return False
         start = self._clock()
@@ -99,7 +108,9 @@ class VllmEngine:
         retry_seconds = self._core.scheduler.retry_seconds(prepared[0])
         if retry_seconds is not None:
             return self._refuse(gateway, request, ErrorCode.OVERLOADED, OVERLOADED, retry_seconds)
-        self._open[name] = _OpenRequest(gateway, request)
+        self._open[name] = _OpenRequest(gateway, request, prepared[0])
+        if (session := _session_of(request)) is not None and self._announcements is not None:
+            self._announcements.on_added(session)
         self._names[gateway, request.request_id] = name
         self._counts["queried"] += len(request.prompt_token_ids)
         self._core.add_request(*prepared)
@@ -110,8 +121,10 @@ class VllmEngine:
         return None
 
     def advise(self, advisory: Advisory) -> SessionState:
-        """Sessions are not kept here: each is unknown."""
-        return SessionState(request_id=advisory.request_id, is_known=False)
+        """Where the session's cache is, and what will be done about it."""
+        if self._announcements is None:
+            return SessionState(request_id=advisory.request_id, is_known=False)
+        return self._announcements.advise(advisory)
 
     def abort(self, gateway: Gateway, request_id: int) -> None:
         """Idempotent; the final delta of an open request follows."""
@@ -122,14 +135,14 @@ class VllmEngine:
 
     def abort_all(self, gateway: Gateway | None = None) -> None:
         """Of one gateway, or of all."""
-        for owner, request in list(self._open.values()):
+        for owner, request, _ in list(self._open.values()):
             if gateway is None or owner == gateway:
                 self.abort(owner, request.request_id)
 
     def fail_all(self, message: str) -> None:
         """The engine cannot go on. vLLM is not asked: it may be what failed."""
         error = EngineError(ErrorCode.ENGINE_DEAD, message)
-        for name, (_, request) in list(self._open.items()):
+        for name, (_, request, _) in list(self._open.items()):
             self._close(name, TokenDelta(request.request_id, [], FinishReason.ERROR, error=error))
 
     def take_deltas(self) -> dict[Gateway, list[TokenDelta]]:
@@ -165,15 +178,20 @@ class VllmEngine:
             step_time_error_ratio=advised["step_time_error_ratio"],
             predicted_ttft_seconds=advised["predicted_ttft_seconds"],
             **self._tier_stats(),
+            **self._session_stats(),
         )
 
     def close(self) -> None:
+        if self._announcements is not None:
+            self._announcements.close()
         self._core.shutdown()
 
     def check_invariants(self) -> None:
         """Raises RuntimeError if requests are open here and nowhere else, or memory is held for nobody."""
         if self._steering is not None:
             self._steering.check_invariants()
+        if self._announcements is not None:
+            self._announcements.check_invariants()
         scheduler = self._core.scheduler
         if scheduler.planner is not None:
             scheduler.planner.check_invariants()
@@ -189,7 +207,7 @@ class VllmEngine:
         counters = planner.counters
         slower = [counters.num_host_tokens, counters.num_disk_tokens]
         return {
-            "num_hit_tokens": [self._counts["cached"] - sum(slower), *slower],
+            "num_hit_tokens": [max(0, self._counts["cached"] - sum(slower)), *slower],
             "num_restores": counters.num_restores,
             "num_host_blocks": planner.num_slots,
             "num_free_host_blocks": planner.num_free_slots,
@@ -203,10 +221,22 @@ class VllmEngine:
             "num_loaded_blocks": counters.num_loaded_blocks,
         }
 
+    def _session_stats(self) -> dict[str, Any]:
+        sessions = self._announcements
+        if sessions is None:
+            return {}
+        return {
+            "num_sessions": sessions.num_sessions,
+            "num_leases": sessions.num_leases,
+            "num_announced_requests": sessions.counters.num_announced_requests,
+            "num_prepared_tokens": sessions.counters.num_prepared_tokens,
+            "num_wasted_tokens": sessions.counters.num_wasted_tokens,
+        }
+
     def _unadvised(self) -> dict[str, Any]:
         running = {request.request_id for request in self._core.scheduler.running}
         columns = {"num_running": [0] * len(RequestClass), "num_waiting": [0] * len(RequestClass)}
-        for name, (_, request) in self._open.items():
+        for name, (_, request, _) in self._open.items():
             columns["num_running" if name in running else "num_waiting"][request.request_class] += 1
         zeros = {"class_seconds": [], "offline_only_seconds": 0.0, "num_preempted": []}
         zeros |= {"step_time_error_ratio": 0.0, "predicted_ttft_seconds": 0.0}
@@ -226,13 +256,17 @@ class VllmEngine:
     def _deliver(self, output: Any) -> None:
         open_request = self._open.get(output.request_id)
         if open_request is None:
+            if output.finished and self._announcements is not None:
+                self._announcements.note_prepared(output.request_id)
             return
-        gateway, request = open_request
+        gateway, request, _ = open_request
         delta = to_delta(request.request_id, output, request.prompt_token_ids)
         self._counts["output"] += len(delta.token_ids)
         if output.prefill_stats is not None:
             self._counts["prompt"] += len(request.prompt_token_ids)
             self._counts["cached"] += delta.num_cached_tokens
+            if (session := _session_of(request)) is not None and self._announcements is not None:
+                self._announcements.on_first_token(session)
         if delta.finish_reason is not FinishReason.NONE:
             self._close(output.request_id, delta)
         elif delta.token_ids or delta.prompt_logprobs:
@@ -246,7 +280,17 @@ class VllmEngine:
         self._outbox[gateway].append(TokenDelta(request.request_id, [], FinishReason.ERROR, error=error))
 
     def _close(self, name: str, delta: TokenDelta) -> None:
-        gateway, request = self._open.pop(name)
+        gateway, request, made = self._open.pop(name)
+        if (session := _session_of(request)) is not None and self._announcements is not None:
+            num_computed = min(made.num_computed_tokens, made.num_tokens)
+            computed = np.asarray(made.all_token_ids[:num_computed], np.int32)
+            self._announcements.on_ended(session, computed, made.lora_request)
         del self._names[gateway, request.request_id]
         self._num_finished[delta.finish_reason] += 1
         self._outbox[gateway].append(delta)
+
+
+def _session_of(request: EngineRequest) -> SessionName | None:
+    if not request.session_id:
+        return None
+    return SessionName(request.tenant, request.cache_salt, request.session_id)

@@ -21,7 +21,7 @@ from vllm_engine.settings import advisor_settings, engine_arguments
 
 logger = logging.getLogger("vllm_engine")
 
-WITHOUT = (ADVISORIES, ALLOWED_TOKENS, BAD_WORDS, LOGPROB_TOKENS, CACHE_RESET, POOLING)
+WITHOUT = (ALLOWED_TOKENS, BAD_WORDS, LOGPROB_TOKENS, CACHE_RESET, POOLING)
 
 
 def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: IsOrphaned) -> int:
@@ -65,6 +65,7 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
     from vllm_engine.make_advisor import make_advisor
     from vllm_engine.requests import lora_requests
     from vllm_engine.scheduler import SteeredAsyncScheduler, SteeredScheduler
+    from vllm_engine.sessions.open_sessions import open_sessions
     from vllm_engine.steering import Steering
 
     if isinstance(transfer := arguments.get("kv_transfer_config"), dict):
@@ -95,7 +96,8 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
     adapters = lora_requests(config.adapters())
     for adapter in adapters.values():
         core.add_lora(adapter)  # one that does not fit the model fails here, and not a request
-    engine = VllmEngine(core, steering, config.max_num_waiting, time.monotonic, adapters)
+    sessions = open_sessions(core, config, time.monotonic)
+    engine = VllmEngine(core, steering, config.max_num_waiting, time.monotonic, adapters, sessions)
     model = vllm_config.model_config
     info = EngineInfo(
         model=config.served_model_name or model.model,
@@ -113,7 +115,7 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
         max_ttft_ms=None if steering is None else config.max_ttft_ms or None,
         host_cache_bytes=0 if planner is None else planner.num_slots * planner.costs.block_bytes,
         has_grammars=has_grammars,
-        missing=list(WITHOUT),
+        missing=[*WITHOUT, *([ADVISORIES] if sessions is None else [])],
     )
     return engine, info
 

@@ -43,6 +43,7 @@ def to_vllm(
         "priority": request.priority,
         "age_ms": request.age_ms,
         "tenant": request.tenant,
+        "session": bool(request.session_id),
         "ttft_ms": targets.ttft_ms,
         "itl_ms": targets.itl_ms,
         "tpot_ms": targets.tpot_ms,

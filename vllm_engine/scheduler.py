@@ -17,6 +17,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from schedcore.api.types import RequestClass
 from vllm_engine.compat import check_hooks, check_version, vllm_version
 from vllm_engine.first_estimate import BEFORE_ANY, estimates
 from vllm_engine.make_advisor import make_advisor
@@ -57,6 +58,13 @@ class Steered(_Scheduler):
     def planner(self) -> Any:
         """Of our memory tiers; None where there are none, or vLLM's own."""
         return getattr(self.connector, "planner", None)
+
+    @property
+    def num_waiting_online(self) -> int:
+        """Requests that somebody waits for; without steering all count as such."""
+        if self._steering is None:
+            return len(self.waiting)
+        return int(self._steering.stats()["num_waiting"][RequestClass.ONLINE])
 
     @property
     def num_free_blocks(self) -> int:

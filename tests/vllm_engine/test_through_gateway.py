@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -144,12 +144,32 @@ def test_a_tool_is_called_where_it_has_to_be(client: openai.OpenAI, server: Serv
 
 
 def test_what_the_engine_cannot_do_is_refused_by_name(client: openai.OpenAI, server: Server) -> None:
-    body = json.dumps({"session_id": "s", "event": "typing"}).encode()
-    asked = urllib.request.Request(f"{server.url}/v1/advisories", body, {"content-type": "application/json"})
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(asked)
-    assert refused.value.code == 400
-    assert json.loads(refused.value.read())["error"]["code"] == "unsupported"
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.embeddings.create(model=server.model, input="Hello")
+    assert refused.value.code == "unsupported"
+
+
+def test_a_session_is_announced_and_its_draft_is_computed_ahead(client: openai.OpenAI, server: Server) -> None:
+    def announce(session_id: str, **fields: object) -> dict[str, Any]:
+        body = json.dumps({"session_id": session_id, **fields}).encode()
+        asked = urllib.request.Request(f"{server.url}/v1/advisories", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(asked) as answered:
+            found: dict[str, Any] = json.loads(answered.read())
+            return found
+
+    assert announce("nobody")["outcome"] == "missing"
+    text = "The three of them went down to the river and did not come back before it was dark. " * 12
+    client.completions.create(model=server.model, prompt=text, max_tokens=2, extra_body={"session_id": "talk"})
+    state = announce("talk", prompt=text * 2)
+    assert state["outcome"] == "accepted"
+    assert state["action"] == "draft_prefill"
+    assert state["tiers"]["device"]["tokens"] > 0
+    made = client.completions.create(
+        model=server.model, prompt=text * 2, max_tokens=2, extra_body={"session_id": "talk"}
+    )
+    assert made.usage is not None
+    assert made.usage.prompt_tokens_details is not None
+    assert (made.usage.prompt_tokens_details.cached_tokens or 0) > state["tiers"]["device"]["tokens"]
 
 
 async def test_a_stream_that_is_left_frees_its_memory(client: openai.OpenAI, server: Server) -> None:

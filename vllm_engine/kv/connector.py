@@ -17,6 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 from schedcore.tiers.cache_fingerprint import cache_fingerprint
 from schedcore.tiers.disk_tier import DiskTier
+from vllm_engine.before_release import tell_before_release
 from vllm_engine.kv.device_blocks import DeviceBlocks
 from vllm_engine.kv.host_memory import HostMemory
 from vllm_engine.kv.restore_costs import RestoreCosts
@@ -58,7 +59,7 @@ class HocketConnector(KVConnectorBase_V1):
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
         self._blocks = lambda request_id: kv_cache_manager.get_block_ids(request_id)[0]
-        _tell_before(kv_cache_manager, ("free", "pop_blocks_for_free"), self._note_release)
+        tell_before_release(kv_cache_manager, self._note_release)
 
     def on_new_request(self, request: Any) -> None:
         self._scheduler_side.add(request)
@@ -176,15 +177,3 @@ def fingerprint_of(vllm_config: Any, kv_cache_config: Any) -> str:
     if not folder.is_dir():  # a name, of which the hub has one content per commit
         layout["name"] = (model.model, model.revision, getattr(model.hf_config, "_commit_hash", None))
     return cache_fingerprint(folder if folder.is_dir() else None, layout)
-
-
-def _tell_before(manager: Any, names: tuple[str, ...], tell: Any) -> None:
-    """Whoever is put out for want of memory is told to no connector of vLLM's: its cache manager is."""
-    for name in names:
-        method = getattr(manager, name)
-
-        def telling(request: Any, method: Any = method) -> Any:
-            tell(request)
-            return method(request)
-
-        setattr(manager, name, telling)

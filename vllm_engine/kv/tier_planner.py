@@ -13,15 +13,19 @@ prompt (images) is left alone. The index and its eviction are the core's.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from schedcore._core import KeyChain, TierIndex
+from schedcore.tiers.cache_fingerprint import cache_fingerprint
 from vllm_engine.kv.restore_costs import RestoreCosts
 from vllm_engine.kv.step_moves import Key, StepMoves, TierReport
 
+UNCOUNTED = "advisory-"  # how the names of requests begin that nobody waits for: what they find is no hit
 MAX_STORES = 64  # under way; more may be lost in a crash
 
 Blocks = Callable[[str], Sequence[int]]  # a request's, on the device
@@ -36,6 +40,7 @@ class Request(Protocol):
     all_token_ids: Sequence[int]
     cache_salt: str | None
     skip_reading_prefix_cache: bool
+    num_preemptions: int
 
 
 class PlannedStep(Protocol):
@@ -90,7 +95,7 @@ class TierPlanner:
         num_workers: int = 1,
     ) -> None:
         """max_disk_bytes: 0 for no disk tier."""
-        self._fingerprint, self._block_size = fingerprint, block_size
+        self.fingerprint, self._block_size = fingerprint, block_size
         self.max_disk_bytes = max_disk_bytes
         self._index = TierIndex(num_slots)
         self.costs, self._num_workers = costs, num_workers
@@ -110,7 +115,7 @@ class TierPlanner:
     def add(self, request: Request) -> None:
         if getattr(request, "mm_features", None) or getattr(request, "prompt_embeds", None) is not None:
             return
-        chain = KeyChain(self._fingerprint, salt_of(request.cache_salt, lora_of(request)), self._block_size)
+        chain = KeyChain(self.fingerprint, salt_of(request.cache_salt, lora_of(request)), self._block_size)
         self._open[request.request_id] = _Open(request, chain)
 
     def num_loadable(self, request: Request, num_computed: int) -> int | None:
@@ -156,8 +161,10 @@ class TierPlanner:
             self._index.begin_read(key)
             self._loading.append(key)
             self._moves.loads.append((slot, block))
-        self.counters.num_restores += 1
         self.counters.num_loaded_blocks += end - begin
+        if request.request_id.startswith(UNCOUNTED) or request.num_preemptions > 0:
+            return
+        self.counters.num_restores += 1
         num_fetched = min(each.num_fetched, end - begin)
         self.counters.num_disk_tokens += num_fetched * self._block_size
         self.counters.num_host_tokens += (end - begin - num_fetched) * self._block_size
@@ -215,15 +222,18 @@ class TierPlanner:
         """There is something to do, even if nobody is served."""
         return bool(self._moves or self._under_way or self._index.has_unwritten())
 
-    def num_tokens_in(self, keys: Sequence[Key], begin: int) -> tuple[int, int]:
-        """Of these blocks from `begin` on, without a gap: tokens on the host, and on the disk only."""
-        on_host, there = self._extent(keys, begin, len(keys))
-        return (on_host - begin) * self._block_size, (there - on_host) * self._block_size
+    def num_tokens_in(self, keys: Sequence[Key], begin: int) -> tuple[list[int], int]:
+        """Of these blocks from `begin` on: tokens on the host, on the disk only; and of those before the first gap."""
+        on_host = [self._index.host_slot(key) is not None for key in keys[begin:]]
+        on_disk = [self._index.is_on_disk(key) for key in keys[begin:]]
+        num_disk_only = sum(disk and not host for host, disk in zip(on_host, on_disk, strict=True))
+        num_coming = self._extent(keys, begin, len(keys))[1] - begin
+        return [sum(on_host) * self._block_size, num_disk_only * self._block_size], num_coming * self._block_size
 
     def keys_of(self, token_ids: Sequence[int], cache_salt: str | None, lora_name: str = "") -> list[Key]:
         """Of the complete blocks of a text that no request has."""
         num_complete = len(token_ids) // self._block_size * self._block_size
-        chain = KeyChain(self._fingerprint, salt_of(cache_salt, lora_name), self._block_size)
+        chain = KeyChain(self.fingerprint, salt_of(cache_salt, lora_name), self._block_size)
         return chain.append(token_ids[:num_complete])
 
     @property
@@ -339,6 +349,11 @@ def salt_of(cache_salt: str | None, lora_name: str = "") -> str:
 
 
 def lora_of(request: object) -> str:
-    """The adapter's name and place."""
+    """The adapter's name, and what it is."""
     lora = getattr(request, "lora_request", None)
-    return "" if lora is None else f"{lora.lora_name} {lora.lora_path}"
+    return "" if lora is None else f"{lora.lora_name} {_adapter_fingerprint(lora.lora_path)}"
+
+
+@functools.cache  # as it was when it was first used: vLLM does not load it again
+def _adapter_fingerprint(folder: str) -> str:
+    return cache_fingerprint(Path(folder) if Path(folder).is_dir() else None, {"adapter": folder})

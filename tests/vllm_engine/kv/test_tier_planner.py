@@ -24,6 +24,7 @@ class Request:
     num_computed_tokens: int = 0
     cache_salt: str | None = None
     skip_reading_prefix_cache: bool = False
+    num_preemptions: int = 0
     lora_request: Any = None
     mm_features: list[int] = field(default_factory=list)
 
