@@ -33,29 +33,24 @@ double RateNode::step_seconds(double tokens, double pairs, double context, doubl
 
 // ---- blocks ----
 
-double RateNode::leading(std::span<const uint64_t> keys, const LruMap<char>& tier) const {
+double RateNode::leading(std::span<const uint64_t> keys, double max_age) const {
   size_t count = 0;
-  while (count < keys.size() && tier.find(keys[count]) != nullptr) ++count;
+  for (; count < keys.size(); ++count) {
+    const double* used = blocks_.find(keys[count]);
+    if (used == nullptr || clock_ - *used > max_age) break;
+  }
   return static_cast<double>(count) * options_.tokens_per_key;
 }
 
-double RateNode::held(std::span<const uint64_t> keys) const {
-  return std::max(leading(keys, device_), leading(keys, tiers_));
-}
-
-void RateNode::touch(std::span<const uint64_t> keys) {
-  for (size_t i = keys.size(); i-- > 0;) device_.touch(keys[i]);  // a beginning outlives what follows it
-  const double device_keys = std::max(0.0, options_.device_tokens - running_tokens_ / 2) / options_.tokens_per_key;
-  while (static_cast<double>(device_.size()) > device_keys) device_.erase(device_.oldest_key());
-  keep(keys);
-}
+double RateNode::held(std::span<const uint64_t> keys) const { return leading(keys, kNever); }
 
 void RateNode::keep(std::span<const uint64_t> keys) {
-  if (options_.kept_tokens <= options_.device_tokens) return;
-  for (size_t i = keys.size(); i-- > 0;) tiers_.touch(keys[i]);
-  while (static_cast<double>(tiers_.size()) * options_.tokens_per_key > options_.kept_tokens) {
-    tiers_.erase(tiers_.oldest_key());
+  for (size_t i = keys.size(); i-- > 0;) {  // a beginning outlives what follows it
+    clock_ += options_.tokens_per_key;
+    blocks_.touch(keys[i]) = clock_;
   }
+  const double most = std::max(options_.kept_tokens, options_.device_tokens);
+  while (static_cast<double>(blocks_.size()) * options_.tokens_per_key > most) blocks_.erase(blocks_.oldest_key());
 }
 
 // ---- requests come ----
@@ -63,8 +58,9 @@ void RateNode::keep(std::span<const uint64_t> keys) {
 void RateNode::arrive(const RateJob& job, std::span<const uint64_t> keys, double pulled, double pulled_at, double now) {
   advance(now);
   const double most = std::max(0.0, job.num_tokens - 1);
-  const double on_device = std::min(most, leading(keys, device_));
-  const double below = std::min(most, leading(keys, tiers_));
+  const double device = std::max(0.0, options_.device_tokens - running_tokens_ / 2);  // prompts that run are in it
+  const double on_device = std::min(most, leading(keys, device));
+  const double below = options_.kept_tokens > options_.device_tokens ? std::min(most, held(keys)) : on_device;
   RateJob arrived = job;
   arrived.cached = std::max(on_device, below);
   arrived.ready_at = now + std::max(0.0, below - on_device) * options_.restore_seconds_per_token;
@@ -72,7 +68,7 @@ void RateNode::arrive(const RateJob& job, std::span<const uint64_t> keys, double
     arrived.cached = std::min(most, pulled);
     arrived.ready_at = std::max(arrived.ready_at, pulled_at);
   }
-  touch(keys);  // it will have them: a second request with the same prompt finds them, a little too early
+  keep(keys);  // it will have them: a second request with the same prompt finds them, a little too early
   waiting_.push_back(arrived);
   waiting_tokens_ += arrived.num_tokens - arrived.cached;
   refresh();

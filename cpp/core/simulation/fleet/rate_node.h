@@ -4,11 +4,12 @@
 // token for each decode, and a chunk of the prompts that are being computed. Prompts are taken in order of arrival, as
 // many as fill the steps that the first of them needs; what is left over of the last step begins the next one. Memory
 // is reserved for prompt and answer; a request that does not fit waits, and those behind it too. Blocks are known by
-// keys (one per so many tokens), least recently used first to go, on the device and in tiers below as one.
+// keys (one per so many tokens), and the one used longest ago goes first; what has been used since tells whether a
+// block is on the device still, or in a tier below.
 //
-// What is left out, against the real scheduler (schedcore/simulation/cluster): preemption, priorities, targets, moves
-// between tiers beside steps. docs/results/fleet_routing.md has the error.
-// Thread safety: none. No clock.
+// What is left out, against the real scheduler (schedcore/simulation/fleet/cluster.py): preemption, priorities,
+// targets, moves between tiers beside steps. docs/results/fleet_routing.md has the error. Thread safety: none. No
+// clock.
 #pragma once
 
 #include <cstdint>
@@ -86,8 +87,7 @@ class RateNode {
 
   double room() const;  // tokens of a step beside the decodes
   double step_seconds(double tokens, double pairs, double context, double num_steps) const;
-  double leading(std::span<const uint64_t> keys, const LruMap<char>& tier) const;
-  void touch(std::span<const uint64_t> keys);
+  double leading(std::span<const uint64_t> keys, double max_age) const;
   void advance(double now);
   void begin_batch();
   void end_batch(double now, std::vector<RateEnd>& ended);
@@ -97,8 +97,8 @@ class RateNode {
   double first_ready() const;
 
   const RateNodeOptions options_;
-  LruMap<char> device_;
-  LruMap<char> tiers_;
+  LruMap<double> blocks_;  // by key: the clock when it was used last
+  double clock_ = 0.0;     // tokens of all blocks used, ever
   std::deque<RateJob> waiting_;
   std::vector<RateJob> batch_;  // prompts being computed
   std::priority_queue<Running, std::vector<Running>, std::greater<>> running_;
