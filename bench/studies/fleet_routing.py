@@ -49,8 +49,8 @@ ABOUT = (
     "(`tests/schedcore/simulation/test_fleet.py`). Tables are stale by 50 to 300 ms, two gateways share the load, four "
     "nodes share a machine and 100 Gbit/s. Each node keeps 64 GB of blocks below its device.",
     f"`chats`: ShareGPT's conversations on A100 nodes, a pause of {PAUSE_S:g} s on average between turns, turns at "
-    "times of their own (recorded before, not after the answer that was simulated). `mooncake`: an hour's conversation trace on H100 nodes, one copy to four nodes; a copy shares "
-    "with the others only the block that all requests share.",
+    "times of their own (as recorded, not after the answer that was simulated). `mooncake`: an hour's conversation "
+    "trace on H100 nodes, one copy to four nodes; a copy shares with the others only the block of all requests.",
     "`round_robin`, `sticky` and `least_loaded` do not pull blocks, as gateways without a fleet would do; `cost, no "
     "pulls` shows what choosing alone brings. `advised`: a follow-up is announced 8 s before it comes.",
     A100_LIMITS,

@@ -15,6 +15,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from gateway.cli.clusters.compared import add_host_cache_option, add_routing_option
+from gateway.cli.clusters.needed import plan_nodes, print_nodes
 from gateway.cli.options import size_in_bytes
 from gateway.cli.parser import examples, said
 from gateway.cli.simulation_options import (
@@ -126,6 +128,8 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help=f"engines that are simulated over the day and stand for all (default: {DEFAULT_DAY_ENGINES})",
     )
+    add_routing_option(group, "say how many nodes hold --ttft-ms over the whole trace, routed as a gateway routes them")
+    add_host_cache_option(group)
     group.add_argument("--threads", type=positive_int, metavar="N", help="engines simulated at a time (default: cores)")
 
 
@@ -145,6 +149,8 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """The exit status."""
     try:
+        if args.routing is not None:
+            return run_nodes(args)
         if args.plot is not None:
             check_format(args.plot)
         plan = make_plan(args)
@@ -163,6 +169,33 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_nodes(args: argparse.Namespace) -> int:
+    """Raises ValueError, OSError."""
+    traffic = read_traffic(args)
+    plan = plan_nodes(args, traffic, [(kind, make_engine(args, kind)) for kind in _hardware(args)])
+    if args.json:
+        write_json(plan)
+    else:
+        print_nodes(plan, Console())
+    if plan.least is None:
+        print(f"hocket plan: not enough within {args.max_gpus} GPUs: raise --max-gpus", file=sys.stderr)
+        return 1
+    return 0
+
+
+def context_of(args: argparse.Namespace) -> int:
+    return int(args.max_model_len or model_shape(args.model).max_model_len)
+
+
+def read_traffic(args: argparse.Namespace) -> Traffic:
+    """Raises ValueError, OSError."""
+    trace = fitting_trace(args.trace, context_of(args), args.command)
+    if not trace.has_arrivals:
+        raise ValueError(f"{trace.name} has no arrival times, and a peak needs them")
+    workload = trace.workload(jitter_s=args.jitter_s, seed=args.seed).with_targets(*targets(args))
+    return Traffic.of(workload, trace.session_numbers)
+
+
 def make_plan(args: argparse.Namespace) -> Plan:
     """Raises ValueError, OSError."""
     options = PlanOptions(
@@ -173,12 +206,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
         price=_prices(args),
         num_threads=args.threads,
     )
-    context_length = args.max_model_len or model_shape(args.model).max_model_len
-    trace = fitting_trace(args.trace, context_length, args.command)
-    if not trace.has_arrivals:
-        raise ValueError(f"{trace.name} has no arrival times, and a peak needs them")
-    workload = trace.workload(jitter_s=args.jitter_s, seed=args.seed).with_targets(*targets(args))
-    traffic = Traffic.of(workload, trace.session_numbers)
+    context_length = context_of(args)
+    traffic = read_traffic(args)
     supply = read_supply(args, context_length)
     search = PeakSearch(traffic, _hardware(args), lambda hardware: make_engine(args, hardware), options)
     with progress_by_name() as progress:
@@ -199,7 +228,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     return Plan(
         model=args.model,
         policy=args.policy.label,
-        workload=workload.source,
+        workload=traffic.workload.source,
         offline=None if supply is None else supply.source.source,
         ttft_target_ms=args.ttft_ms,
         itl_target_ms=args.itl_ms,

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from gateway.cli.clusters.compared import add_cluster_options, compare, print_reports
 from gateway.cli.options import size_in_bytes
 from gateway.cli.parser import examples, said
 from gateway.cli.replay import check_alone, run_replay
@@ -44,6 +45,7 @@ from schedcore.simulation.simulator import SimulationResult, simulate
 from schedcore.simulation.workloads import arrivals
 from schedcore.simulation.workloads.arrivals import ArrivalProcess
 from schedcore.simulation.workloads.token_ids import Prompts
+from schedcore.simulation.workloads.traces import read_trace
 from schedcore.simulation.workloads.workload import Workload, make_workload
 
 DEFAULT_NUM_REQUESTS = 1000
@@ -53,9 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = examples(
         "hocket simulate --lengths 512:128 --arrivals poisson:4 --policy fcfs --policy hocket",
         "hocket simulate --replay decisions.record",
+        "hocket simulate --trace day.csv --cluster 8 --routing advised --routing sticky --ttft-ms 1000",
     )
     _add_workload_options(parser.add_argument_group("workload"))
     _add_engine_options(parser.add_argument_group("engine"))
+    add_cluster_options(parser.add_argument_group("cluster"))
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="reports as JSON on stdout instead of a table")
     group.add_argument("--plot", type=Path, metavar="FILE", help="draw TTFT, ITL and the queue: .svg, .png or .pdf")
@@ -119,6 +123,8 @@ def run(args: argparse.Namespace) -> int:
         if args.replay is not None:
             check_alone(args)
             return run_replay(args.replay, args.policy or [], as_json=args.json)
+        if args.cluster is not None:
+            return run_cluster(args)
         if args.plot is not None:
             check_format(args.plot)
         results = run_all(args)
@@ -135,10 +141,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def run_all(args: argparse.Namespace) -> dict[str, SimulationResult]:
-    """One result per policy. Raises ValueError, OSError."""
+def run_cluster(args: argparse.Namespace) -> int:
+    """Raises ValueError, OSError."""
+    engine = make_engine(args)
+    workload = make_run_workload(args, engine.context_length)
+    sessions = None
+    if args.trace is not None:
+        trace = read_trace(args.trace).fitting(engine.context_length)
+        sessions = (trace if args.num_requests is None else trace.head(args.num_requests)).session_numbers
+    reports = compare(args, engine, workload, sessions)
+    if args.json:
+        write_json(reports)
+    else:
+        print_reports(reports, args.cluster, engine, Console())
+    return 0
+
+
+def make_engine(args: argparse.Namespace) -> SimulatedEngine:
     shape = model_shape(args.model)
-    engine = SimulatedEngine(
+    return SimulatedEngine(
         model=shape,
         cost=find_cost(shape, args.gpu, args.num_gpus),
         memory_bytes=args.memory * args.num_gpus,
@@ -146,6 +167,11 @@ def run_all(args: argparse.Namespace) -> dict[str, SimulationResult]:
         block_size=args.block_size,
         options=scheduler_options(args),
     )
+
+
+def run_all(args: argparse.Namespace) -> dict[str, SimulationResult]:
+    """One result per policy. Raises ValueError, OSError."""
+    engine = make_engine(args)
     workload = make_run_workload(args, engine.context_length)
     results = {}
     for choice in args.policy or [PolicyChoice.parse("hocket")]:

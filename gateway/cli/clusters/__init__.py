@@ -1,0 +1,1 @@
+"""Many engines behind the gateway's router, simulated: `hocket simulate --cluster`, `hocket plan --routing`."""
