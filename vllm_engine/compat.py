@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
+from collections.abc import Mapping
 
 OLDEST, NEWEST = (0, 32), (0, 33)  # tested, and read
 WAY_OUT = "serve it unsteered with --scheduling-policy vllm"
@@ -20,6 +21,14 @@ HOOKS = {
     "add_request": ("self", "request"),
     "finish_requests": ("self", "request_ids", "finished_status"),
     "update_from_output": ("self", "scheduler_output", "model_runner_output"),
+}
+# Of its KVCacheManager, for tiers and sessions.
+CACHE_HOOKS = {
+    "free": ("self", "request"),
+    "pop_blocks_for_free": ("self", "request"),
+    "get_computed_blocks": ("self", "request"),
+    "get_blocks": ("self", "request_id"),
+    "get_block_ids": ("self", "request_id"),
 }
 
 
@@ -48,12 +57,12 @@ def check_version(version: str) -> None:
         raise IncompatibleVllmError(f"vLLM {version} cannot be steered, {known} can; {WAY_OUT}")
 
 
-def check_hooks(scheduler: type) -> None:
-    """Raises IncompatibleVllmError if a hook is gone or takes something else."""
-    for name, wanted in HOOKS.items():
+def check_hooks(scheduler: type, hooks: Mapping[str, tuple[str, ...]] = HOOKS, what: str = "scheduler") -> None:
+    """Raises IncompatibleVllmError if a hook is gone or takes something else. what: is looked at."""
+    for name, wanted in hooks.items():
         method = getattr(scheduler, name, None)
         if method is None:
-            raise IncompatibleVllmError(f"vLLM's scheduler has no {name}() any more; {WAY_OUT}")
+            raise IncompatibleVllmError(f"vLLM's {what} has no {name}() any more; {WAY_OUT}")
         parameters = list(inspect.signature(method).parameters.values())
         has_ours = tuple(p.name for p in parameters[: len(wanted)]) == wanted
         needs_more = any(
@@ -62,5 +71,5 @@ def check_hooks(scheduler: type) -> None:
         if not has_ours or needs_more:
             found = ", ".join(p.name for p in parameters)
             raise IncompatibleVllmError(
-                f"vLLM's scheduler has {name}({found}) where {name}({', '.join(wanted)}) is known; {WAY_OUT}"
+                f"vLLM's {what} has {name}({found}) where {name}({', '.join(wanted)}) is known; {WAY_OUT}"
             )

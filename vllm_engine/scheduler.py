@@ -12,13 +12,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from schedcore.api.types import RequestClass
-from vllm_engine.compat import check_hooks, check_version, vllm_version
+from vllm_engine.compat import CACHE_HOOKS, check_hooks, check_version, vllm_version
 from vllm_engine.first_estimate import BEFORE_ANY, estimates
 from vllm_engine.make_advisor import make_advisor
 from vllm_engine.steering import Request, Steering, StepAdvice
@@ -33,6 +34,7 @@ class Steered(_Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_version(vllm_version())
         check_hooks(Scheduler)
+        check_hooks(KVCacheManager, CACHE_HOOKS, "cache manager")
         super().__init__(*args, **kwargs)
         # Who gives way and who comes in is ours to say: vLLM is to take its lists as they stand.
         self.policy = SchedulingPolicy.FCFS

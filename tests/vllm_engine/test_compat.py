@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_engine.compat import HOOKS, IncompatibleVllmError, check_hooks, check_version
+from vllm_engine.compat import CACHE_HOOKS, HOOKS, IncompatibleVllmError, check_hooks, check_version
 
 
 class AsKnown:
@@ -35,6 +35,11 @@ def test_a_hook_that_takes_something_else_is_named() -> None:
     for changed in (Renamed, NeedsMore):
         with pytest.raises(IncompatibleVllmError, match="is known"):
             check_hooks(changed)
+
+
+def test_a_cache_that_gives_blocks_back_in_another_way_is_named() -> None:
+    with pytest.raises(IncompatibleVllmError, match=r"cache manager has no free\(\)"):
+        check_hooks(AsKnown, CACHE_HOOKS, "cache manager")
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.0+cpu", "0.33.1"])

@@ -70,6 +70,7 @@ class _Open:
     num_found: int = 0  # tokens that the device had when it was last asked for
     fetching: set[int] = field(default_factory=set)  # moves
     num_fetched: int = 0  # blocks that came from the disk for it
+    is_new: bool = False  # the step that is being planned is its first: what it found cached may be computed in it
     has_fetched: bool = False  # once; then it takes what is there
 
 
@@ -148,9 +149,12 @@ class TierPlanner:
         return (self._extent(each.keys, begin, limit)[1] - begin) * self._block_size
 
     def begin_load(self, request: Request, block_ids: Sequence[int], num_tokens: int) -> None:
-        """The request comes in, and so many tokens are loaded: as many as num_loadable() said."""
+        """The request comes in, and so many tokens are loaded: as many as num_loadable() said, or none."""
         each = self._open.get(request.request_id)
-        if each is None or num_tokens == 0:
+        if each is None:
+            return
+        each.is_new = True
+        if num_tokens == 0:
             return
         begin = each.num_found // self._block_size
         end = begin + num_tokens // self._block_size
@@ -195,7 +199,11 @@ class TierPlanner:
         self._held, self._loading = self._loading, []
         for request_id in step.num_scheduled_tokens:
             each = self._open.get(request_id)
-            if each is not None and each.request.num_computed_tokens >= (each.num_offered + 1) * self._block_size:
+            if each is None:
+                continue
+            if each.is_new:
+                each.is_new = False
+            elif each.request.num_computed_tokens >= (each.num_offered + 1) * self._block_size:
                 self._offer(each, block_ids)
         self._begin_stores()
         moves, self._moves = self._moves, StepMoves()

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import vllm_engine.engine_process as process
+from fakes.random_steering import RandomSteering
 from schedcore.api.config import EngineConfig
 from schedcore.api.types import EngineRequest, FinishReason, RequestClass, SamplingParams
 from vllm_engine.engine import VllmEngine
@@ -104,6 +105,20 @@ def test_what_the_device_drops_comes_back_from_the_host(expected: dict[int, list
         assert stats.num_hit_tokens[1] > 32 * stats.num_restores // 2
         assert stats.num_saved_blocks > NUM_BLOCKS
         assert serve(engine, conversations(1)) == expected, "and once more, when all of it is there"
+    finally:
+        engine.close()
+
+
+def test_random_steering_with_tiers_changes_no_token(expected: dict[int, list[int]]) -> None:
+    engine = make(host_cache_bytes=64 << 20)
+    try:
+        for seed in range(3):
+            steering = RandomSteering(seed)
+            engine._core.scheduler.steer(steering)
+            engine._steering = steering
+            assert serve(engine, conversations(1)) == expected
+            assert steering.num_preempted > 3
+        assert engine._core.scheduler.planner.counters.num_loaded_blocks > 50
     finally:
         engine.close()
 

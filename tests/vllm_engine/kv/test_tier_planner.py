@@ -193,6 +193,18 @@ def test_only_complete_blocks_are_saved_and_each_once() -> None:
     assert planner.counters.num_saved_blocks == 2
 
 
+def test_what_another_computes_in_the_same_step_is_saved_by_the_next() -> None:
+    """vLLM names blocks when they are planned, so one that comes in with them finds them, not yet computed."""
+    planner = make()
+    request = Request("1", [7] * 10)
+    planner.add(request)
+    planner.begin_load(request, [1, 2, 3], 0)
+    request.num_computed_tokens = 2 * SIZE  # on the device, says vLLM
+    assert planner.plan(Step({"1": 2}), lambda _: [1, 2, 3]).saves == []
+    request.num_computed_tokens = 10
+    assert [block for block, _ in planner.plan(Step({"1": 1}), lambda _: [1, 2, 3]).saves] == [1, 2]
+
+
 def test_the_last_token_is_computed_whatever_is_there() -> None:
     planner = make()
     computed(planner, Request("1", [7] * 8))
