@@ -22,7 +22,7 @@ CPP_FILES = $(shell find cpp kernels tests/cpp tests/fuzz -name '*.h' -o -name '
 PY_DIRS := gateway schedcore vllm_engine worker client bench tests tools
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core test-python test-schema test-compat test-vllm test-gpu test-invariance test-kills test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
+.PHONY: help serve test test-core test-python test-schema test-compat test-vllm test-vllm-cut test-vllm-gpu vllm-env test-gpu test-invariance test-kills test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -49,12 +49,25 @@ VLLM_VENV ?= build/vllm-env
 $(VLLM_VENV)/.built: tools/vllm_env.py pyproject.toml $(NATIVE_SOURCES)
 	$(PYTHON) tools/vllm_env.py $(VLLM_VENV)
 
+vllm-env: $(VLLM_VENV)/.built
+
 # One unbound thread: the two of a small machine wait for each other wherever something else computes.
-test-vllm: export OMP_NUM_THREADS = 1
-test-vllm: export VLLM_CPU_OMP_THREADS_BIND = nobind
+test-vllm test-vllm-cut: export OMP_NUM_THREADS = 1
+test-vllm test-vllm-cut: export VLLM_CPU_OMP_THREADS_BIND = nobind
 test-vllm: $(VENV)/.dev $(VLLM_VENV)/.built ## the vLLM engine, in an environment of its own that this makes: 4 GB, some minutes
 	HOCKET_TEST_VLLM_REQUESTS=$${HOCKET_TEST_VLLM_REQUESTS-1000} $(VLLM_VENV)/bin/python -m pytest -q -o filterwarnings= --timeout 900 tests/vllm_engine $(ARGS)
-	HOCKET_TEST_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest -q tests/vllm_engine/test_through_gateway.py tests/vllm_engine/test_stock_vllm.py $(ARGS)
+	HOCKET_TEST_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest -q tests/vllm_engine $(ARGS)
+
+# What .ci/vllm runs.
+VLLM_CUT = test_adapters test_async_steering test_compat test_fuzzed_steering test_settings test_steering
+test-vllm-cut: $(VLLM_VENV)/.built
+	HOCKET_TEST_VLLM_REQUESTS=60 $(VLLM_VENV)/bin/python -m pytest -q -o filterwarnings= -p no:cacheprovider --timeout 180 \
+	  $(VLLM_CUT:%=tests/vllm_engine/%.py) $(ARGS)
+
+# VLLM_VENV names an environment with a vLLM for the device, and this package. Not run anywhere yet.
+test-vllm-gpu: $(VENV)/.dev ## the vLLM engine on CUDA devices; VLLM_VENV=DIR has vLLM for them and this package
+	HOCKET_TEST_VLLM_REQUESTS=$${HOCKET_TEST_VLLM_REQUESTS-1000} $(VLLM_VENV)/bin/python -m pytest -q -o filterwarnings= --timeout 900 tests/vllm_engine $(ARGS)
+	HOCKET_TEST_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest -q tests/vllm_engine/test_through_gateway.py $(ARGS)
 
 test-schema: $(VENV)/.dev ## Schemathesis over /openapi.json, every route, 5,000 cases: minutes
 	HOCKET_TEST_SCHEMA_CASES=$${HOCKET_TEST_SCHEMA_CASES-5000} $(BIN)/python -m pytest -q tests/schema $(ARGS)
