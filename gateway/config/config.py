@@ -20,6 +20,7 @@ from schedcore.api.cluster_tls import is_loopback
 from schedcore.api.frame_socket import NETWORK_SCHEME, network_address
 from schedcore.api.setting import POSITIVE, Flag, OneOf, Range, check
 from schedcore.api.types import Targets
+from schedcore.routing.route import ROUTINGS
 
 _server = partial(Flag, "server")
 _engine = partial(Flag, "engine")
@@ -29,6 +30,7 @@ _limit = partial(Flag, "limits")
 _fleet = partial(Flag, "fleet")
 
 
+LIVE_ROUTINGS = tuple(name for name in ROUTINGS if name != "prefill_decode")  # which needs blocks that are pulled
 ENGINES = {"hocket": "worker", "vllm": "vllm_engine"}  # names, and the modules that python -m runs
 
 
@@ -121,6 +123,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     fleet_wait_ms: Annotated[
         float, _fleet("that requests wait for a node while there is none; then 429 (default: {default})", "N"), POSITIVE
     ] = 10_000.0
+
+    routing: Annotated[
+        str, _fleet("which node takes a request (default: {default}; docs/routing.md)"), OneOf(LIVE_ROUTINGS)
+    ] = "advised"
 
     # The model
     served_model_names: Annotated[  # the first is shown where a request names none

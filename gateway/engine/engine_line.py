@@ -48,7 +48,6 @@ class EngineLine:
         self.dead = asyncio.Event()
         self.death: str | None = None
         self.last_stats: EngineStats | None = None
-        self.num_others = 0  # requests at the engine, by its last Stats, that are not ours
         self.incarnation = ""
         self.num_heard = 0  # messages
         self.num_stale = 0  # messages of another process than the one that was ready here
@@ -181,8 +180,6 @@ class EngineLine:
             case wire.Stats(stats, incarnation):
                 if incarnation == self.incarnation:
                     self.last_stats = stats
-                    num_there = sum(stats.num_running) + sum(stats.num_waiting)
-                    self.num_others = max(0, num_there - self.router.num_open)
                 else:
                     self.num_stale += 1
             case wire.Ready():

@@ -18,11 +18,11 @@ from gateway.base.limited_log import LimitedLog
 from gateway.base.supervision import Supervisor
 from gateway.engine.delta_stream import DeltaRouter, DeltaStream
 from gateway.engine.engine_client import EngineDeadError
-from gateway.fleet.choice import Choice
 from gateway.fleet.fleet_door import FleetDoor
 from gateway.fleet.fleet_peer import FleetPeer
 from gateway.fleet.fleet_stats import add_counters, sum_stats
 from gateway.fleet.node import TURN_SECONDS, USABLE, Node, NodeCondition, node_status
+from gateway.fleet.node_routing import NodeRouting
 from gateway.fleet.remote_engine import RemoteEngine
 from gateway.metrics.catalogue.reading import NO_STATS
 from gateway.protocol.server.status import FleetStatus
@@ -80,10 +80,11 @@ class FleetEngine:
         supervisor: Supervisor,
         timeout_seconds: float,
         wait_seconds: float,
+        routing: str = "advised",
     ) -> None:
         """fingerprint: of the model that nodes have to serve. timeout_seconds: of silence of an engine that has hung.
 
-        wait_seconds: that a request waits for a node at most.
+        wait_seconds: that a request waits for a node at most. routing: docs/routing.md.
         """
         self.nodes: OrderedDict[str, Node] = OrderedDict()
         self._door, self._tls = door, tls
@@ -91,7 +92,7 @@ class FleetEngine:
         self._supervisor = supervisor
         self._timeout_seconds = timeout_seconds
         self._max_waiting_turns = max(1, round(wait_seconds / TURN_SECONDS))
-        self._choice = Choice()
+        self._routing = NodeRouting(routing)
         self._lobby = DeltaRouter(self._on_abort)
         self._waiting: list[_Waiting] = []
         self._lost: list[RemoteEngine] = []  # whose tasks are still to be awaited
@@ -141,7 +142,7 @@ class FleetEngine:
         ended = [] if self._ended_stats is None else [self._ended_stats]
         ended += [NO_STATS] if self.nodes and not ended else []
         nodes = [NodeStats(node.name, node.condition, self._num_open(node)) for node in self.nodes.values()]
-        found = sum_stats(living, ended, nodes, num_stale)
+        found = sum_stats(living, ended, nodes, num_stale, dict(self._routing.num_routed))
         if found is not None and self._waiting:
             for waiting in self._waiting:
                 for request in waiting.requests:
@@ -150,8 +151,7 @@ class FleetEngine:
 
     def status(self) -> FleetStatus:
         """For operators."""
-        sessions = self._choice.num_sessions
-        nodes = [node_status(node, sessions.get(node.name, 0)) for node in self.nodes.values()]
+        nodes = [node_status(node) for node in self.nodes.values()]
         stats = self.stats()
         num_stale = 0 if stats is None else stats.num_stale_incarnations
         return FleetStatus(nodes, sum(len(waiting.requests) for waiting in self._waiting), num_stale)
@@ -279,7 +279,6 @@ class FleetEngine:
         if node.incarnation != incarnation:
             node.incarnation = incarnation
             node.num_incarnations += 1
-            self._choice.forget(node.name)
 
     def on_end(self, peer: FleetPeer) -> None:
         """Of a node manager. Its engine serves on, as long as it answers; another manager will adopt it."""
@@ -304,7 +303,7 @@ class FleetEngine:
         assert node.engine is not None
         self._info = node.engine.line.info
         node.note_heard()
-        self._choice.join(node.name)
+        self._routing.join(node.name, node.engine.incarnation, self._info)
         _log.info("node %s serves: %s on %s", node.name, self._info.dtype, self._info.device)
         self._settled.set()
         self._serve_waiting()
@@ -377,8 +376,9 @@ class FleetEngine:
         return stream
 
     def _choose(self, asked: EngineRequest | Advisory) -> Node | None:
-        loads = {node.name: node.load for node in self.nodes.values() if self._is_usable(node)}
-        name = self._choice.choose(asked, loads)
+        usable = [node for node in self.nodes.values() if self._is_usable(node)]
+        lasts = {node.name: node.engine.line.last_stats for node in usable if node.engine is not None}
+        name = self._routing.choose(asked, lasts)
         return None if name is None else self.nodes[name]
 
     def _on_abort(self, request_id: int) -> None:

@@ -30,16 +30,20 @@ GAUGES = {
 MEANS = {"uncached_ratio", "step_time_error_ratio"}
 LEAST = {"predicted_ttft_seconds"}  # a new request goes where it is served first
 GREATEST = {"block_bytes"}
-OF_GATEWAY = {"servers", "nodes", "num_retries", "num_stale_incarnations"}
+OF_GATEWAY = {"servers", "nodes", "num_retries", "num_stale_incarnations", "num_routed"}
 
 
 def sum_stats(
-    living: Sequence[EngineStats], ended: Sequence[EngineStats], nodes: list[NodeStats], num_stale: int
+    living: Sequence[EngineStats],
+    ended: Sequence[EngineStats],
+    nodes: list[NodeStats],
+    num_stale: int,
+    num_routed: dict[str, int],
 ) -> EngineStats | None:
     """ended: the last words of engines that are gone. None before any engine has spoken."""
     if not living and not ended:
         return None
-    fields: dict[str, Any] = {"nodes": nodes, "num_stale_incarnations": num_stale}
+    fields: dict[str, Any] = {"nodes": nodes, "num_stale_incarnations": num_stale, "num_routed": num_routed}
     for name in EngineStats.__struct_fields__:
         if name in OF_GATEWAY:
             continue
@@ -60,7 +64,7 @@ def sum_stats(
 
 def add_counters(one: EngineStats | None, other: EngineStats) -> EngineStats:
     """Of two engines that are gone."""
-    found = sum_stats([], [other] if one is None else [one, other], [], 0)
+    found = sum_stats([], [other] if one is None else [one, other], [], 0, {})
     assert found is not None
     return msgspec.structs.replace(found, nodes=[])
 

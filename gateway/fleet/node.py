@@ -55,11 +55,6 @@ class Node:
             return NodeCondition.DRAINING
         return NodeCondition.UP if is_serving else NodeCondition.STARTING
 
-    @property
-    def load(self) -> int:
-        """Requests there: ours, and other gateways' as its engine's last Stats had them."""
-        return 0 if self.engine is None else self.engine.line.router.num_open + self.engine.line.num_others
-
     def note_heard(self) -> None:
         self.num_silent = 0
 
@@ -82,7 +77,7 @@ class Node:
         return self.peer is not None and self.num_silent > GONE_TURNS
 
 
-def node_status(node: Node, num_sessions: int) -> NodeStatus:
+def node_status(node: Node) -> NodeStatus:
     seat, engine = node.seat, node.engine
     stats = None if engine is None else engine.line.last_stats
     return NodeStatus(
@@ -98,7 +93,7 @@ def node_status(node: Node, num_sessions: int) -> NodeStatus:
         num_open=0 if engine is None else engine.line.router.num_open,
         num_running=0 if stats is None else sum(stats.num_running),
         num_waiting=0 if stats is None else sum(stats.num_waiting),
-        num_sessions=num_sessions,
+        num_sessions=0 if stats is None else stats.num_sessions,
         num_restarts=0 if seat is None else seat.num_restarts,
         last_death=node.last_death,
     )

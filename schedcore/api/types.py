@@ -216,6 +216,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     host_keeps_sessions_only: bool = False  # what requests without a session have computed does not go there
     cudagraph_sizes: list[int] = []  # requests of decode steps that were recorded; smaller steps are padded to one
     has_grammars: bool = False  # takes requests with a grammar
+    latency_form: str = ""  # of the step times that it starts from, and their coefficients (schedcore/latency)
+    latency_coefficients: dict[str, float] = {}
     missing: list[str] = []  # of what an engine may do, what this one does not: the gateway refuses it by that name
 
 
@@ -277,6 +279,7 @@ class EngineStats(msgspec.Struct, frozen=True):
 
     # Nodes of a fleet
     nodes: list[NodeStats] = []
+    num_routed: dict[str, int] = {}  # requests of this gateway by why they went where they went: RouteReason
     num_stale_incarnations: int = 0  # messages that were dropped, since they were of an engine or node that is over
 
     # Tiers

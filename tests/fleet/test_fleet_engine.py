@@ -16,14 +16,15 @@ import pytest
 
 from fakes.eventually import eventually
 from fakes.fake_engine import INFO, FakeSteps
+from fakes.manual_clock import ManualClock
 from gateway.base.supervision import Supervisor
 from gateway.engine.engine_client import EngineDeadError
 from gateway.fleet import fleet_peer
-from gateway.fleet.choice import Choice
 from gateway.fleet.fleet_door import FleetDoor
 from gateway.fleet.fleet_engine import FleetEngine
 from gateway.fleet.fleet_stats import GAUGES, GREATEST, LEAST, MEANS, OF_GATEWAY, add_counters, sum_stats
 from gateway.fleet.network import dial
+from gateway.fleet.node_routing import NodeRouting
 from schedcore.api import fleet_wire, wire
 from schedcore.api.cluster_tls import GATEWAY
 from schedcore.api.fleet_wire import (
@@ -42,7 +43,8 @@ from schedcore.api.fleet_wire import (
     Welcome,
 )
 from schedcore.api.frame_socket import FrameSocket
-from schedcore.api.types import EngineRequest, EngineStats, ErrorCode, FinishReason, TokenDelta
+from schedcore.api.types import Advisory, AdvisoryEvent, EngineRequest, EngineStats, ErrorCode, FinishReason, TokenDelta
+from schedcore.routing.route import session_digest
 from schedcore.serving.gateway_link import GatewayLink
 from schedcore.serving.network_door import NetworkOptions
 
@@ -341,24 +343,47 @@ def some_stats(**changes: object) -> EngineStats:
 def test_what_engines_count_is_added_up_and_outlives_them() -> None:
     one = some_stats(num_output_tokens=5, num_free_units=10, class_seconds=[1.0, 2.0])
     other = some_stats(num_output_tokens=7, num_free_units=20, class_seconds=[0.5])
-    found = sum_stats([one], [add_counters(add_counters(None, other), other)], [], 3)
+    found = sum_stats([one], [add_counters(add_counters(None, other), other)], [], 3, {})
     assert found is not None
     assert (found.num_output_tokens, found.num_free_units, found.num_stale_incarnations) == (19, 10, 3)
     assert found.class_seconds == [2.0, 2.0]
-    assert sum_stats([], [], [], 0) is None
+    assert sum_stats([], [], [], 0, {}) is None
 
 
 def test_every_special_figure_is_one_of_the_engines() -> None:
     assert set(EngineStats.__struct_fields__) >= GAUGES | MEANS | LEAST | GREATEST | OF_GATEWAY
 
 
-def test_a_session_stays_where_it_is_unless_that_is_much_busier() -> None:
-    choice = Choice()
-    of_session = request(1, session_id="s")
-    assert choice.choose(of_session, {"a": 3, "b": 0}) == "b"
-    assert choice.choose(of_session, {"a": 0, "b": 4}) == "b"
-    assert choice.choose(of_session, {"a": 0, "b": 5}) == "a"
-    assert choice.choose(of_session, {"b": 5}) == "b"
-    choice.forget("b")
-    assert choice.num_sessions == {}
-    assert choice.choose(request(2), {}) is None
+def test_a_session_stays_where_it_is_and_equal_nodes_share_the_rest() -> None:
+    routing = NodeRouting("advised", ManualClock())
+    for name in ("a", "b"):
+        routing.join(name, f"{name}1", INFO)
+    nodes = {"a": None, "b": None}
+    home = routing.choose(request(1, session_id="s"), nodes)
+    assert home is not None
+    assert {routing.choose(request(i, session_id="s"), nodes) for i in range(2, 6)} == {home}
+    assert routing.choose(Advisory("s", AdvisoryEvent.TYPING), nodes) == home
+    assert {routing.choose(request(i), nodes) for i in range(40)} == {"a", "b"}
+    other = "a" if home == "b" else "b"
+    assert routing.choose(request(50, session_id="s"), {other: None}) == other
+    assert routing.choose(request(51), {}) is None
+    assert sum(routing.num_routed.values()) == 46
+
+
+def test_nothing_is_known_of_a_new_incarnation() -> None:
+    routing = NodeRouting("sticky", ManualClock())
+    for name in ("a", "b"):
+        routing.join(name, f"{name}1", INFO)
+    nodes = {"a": None, "b": None}
+    home = routing.choose(request(1, session_id="s"), nodes)
+    assert home is not None
+    routing.join(home, "another", INFO)
+    assert not routing._table.session_nodes(session_digest("", "", "s"))
+
+
+def test_what_an_engine_reports_moves_requests_elsewhere() -> None:
+    routing = NodeRouting("least_loaded", ManualClock())
+    for name in ("a", "b"):
+        routing.join(name, f"{name}1", INFO)
+    busy = some_stats(num_waiting=[50, 0, 0])
+    assert {routing.choose(request(i), {"a": busy, "b": None}) for i in range(10)} == {"b"}

@@ -102,7 +102,7 @@ def _build(config: EngineConfig, started: float) -> tuple[Engine, EngineInfo, Lo
     tiers = NoTiers() if mover is None else EngineTiers(core, mover)
     sessions = open_sessions(config, mover, core, recipe.argument("config", "cache_fingerprint"))
     engine = Engine(core, loaded.runner, limits, time.monotonic, tiers, sessions, loaded.grammars)
-    return engine, _describe(config, loaded, mover, _max_decode_step_ms(config, recipe), started), loaded
+    return engine, _describe(config, loaded, mover, recipe, started), loaded
 
 
 def _make_core(config: EngineConfig, recipe: Recipe) -> Scheduler:
@@ -175,10 +175,12 @@ def _describe(
     config: EngineConfig,
     loaded: LoadedRunner,
     mover: TierMover | None,
-    max_decode_step_ms: float | None,
+    recipe: Recipe,
     started: float,
 ) -> EngineInfo:
     memory = loaded.memory
+    coefficients = recipe.argument("estimates", "latency", "coefficients")
+    assert isinstance(coefficients, Recipe)
     return EngineInfo(
         model=config.served_model_name or loaded.folder.name,
         dtype=loaded.dtype_name,
@@ -192,11 +194,13 @@ def _describe(
         max_num_batched_tokens=config.max_num_batched_tokens,
         policy=config.policy,
         startup_seconds=time.monotonic() - started,
-        max_decode_step_ms=max_decode_step_ms,
+        max_decode_step_ms=_max_decode_step_ms(config, recipe),
         max_ttft_ms=config.max_ttft_ms or None,
         host_cache_bytes=0 if mover is None else mover.host.num_slots * mover.host.block_bytes,
         host_keeps_sessions_only=keeps_sessions_only(config),
         cudagraph_sizes=loaded.graph_sizes,
         has_grammars=loaded.grammars.has_vocabulary,
+        latency_form=recipe.argument("estimates", "latency", "form"),
+        latency_coefficients=msgspec.convert(coefficients.arguments, dict[str, float]),
         missing=[] if loaded.config.has_head else [GENERATION],
     )

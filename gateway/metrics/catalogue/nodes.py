@@ -24,6 +24,14 @@ NODES = Chapter(
         ),
         Family(
             Kind.COUNTER,
+            "hocket_routed",
+            "Requests by why they went to their node: cheapest, home (of their session), advised, least_loaded, turn.",
+            lambda r: dict(r.stats.num_routed),
+            ("reason",),
+            "[routing.md](routing.md)",
+        ),
+        Family(
+            Kind.COUNTER,
             "hocket_stale_incarnation",
             "Messages that were dropped, since they were of an engine or a node manager that is over.",
             lambda r: r.stats.num_stale_incarnations,

@@ -41,7 +41,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     num_open: int  # of these, those without an end
     num_running: int  # of all gateways
     num_waiting: int
-    num_sessions: int  # that this gateway sends there
+    num_sessions: int  # that its engine knows
     num_restarts: int  # of its engine
     last_death: str  # of its engine or itself, and why; empty: none yet
 
