@@ -24,7 +24,7 @@ from gateway.engine.engine_process import EngineProcess
 from gateway.http.listener import ListenError, listen, tls_context
 from gateway.model.checkpoint import Checkpoint, CheckpointError
 from schedcore.api.config import VLLM_POLICY, EngineConfig
-from schedcore.api.model_path import DEMO, ModelNotFoundError, resolve_model
+from schedcore.api.model_path import DEMO, GGUF_SUFFIX, ModelNotFoundError, resolve_model
 from schedcore.api.setting import settings
 
 _FAILED, _MISUSED = 1, 2  # exit statuses
@@ -117,6 +117,8 @@ def _check_engine(config: GatewayConfig, engine: EngineConfig, options: Mapping[
                 raise OptionsError(f"--{flag} is for an engine of this server's; {where} have their own")
         return
     if config.engine == "vllm":
+        if Path(options.get("model", DEMO)).suffix == GGUF_SUFFIX:
+            raise OptionsError("GGUF files are for hocket's own engine: --engine vllm needs a directory or a hub id")
         if config.vllm_python is not None and shutil.which(config.vllm_python) is None:
             raise OptionsError(f"--vllm-python: {config.vllm_python} is no program")
         return
@@ -137,5 +139,8 @@ def _with_adapters(config: GatewayConfig, engine: EngineConfig) -> GatewayConfig
 
 
 def _name(model: str, folder: Path) -> str:
-    """A hub id and `demo` name themselves, a directory has a name."""
-    return folder.name if Path(model).expanduser().is_dir() else model
+    """A hub id and `demo` name themselves, a directory and a file have names."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return folder.name
+    return path.stem if path.is_file() else model

@@ -1,4 +1,4 @@
-"""A model's name to its directory: a local directory, `demo`, or a hub id where a network (or its cache) is."""
+"""A model's name to its directory: a local directory, a GGUF file, `demo`, or an id on the hub (or in its cache)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 DEMO = "demo"
 DEMO_PACKAGE = "worker"  # whose data it is: the engine brings it
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+GGUF_SUFFIX = ".gguf"
 WEIGHT_FILES = "*.safetensors"
 HUB_FILES = ["*.json", WEIGHT_FILES, "*.jinja", "tokenizer.model", "*.txt"]
 
@@ -28,15 +29,28 @@ def resolve_model(name: str, has_weights: bool = True) -> Path:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _checkpoint_folder(folder)
+    if folder.is_file() and folder.suffix == GGUF_SUFFIX:
+        return _from_gguf(folder)
     if HUB_ID.fullmatch(name):
         return _from_hub(name, [pattern for pattern in HUB_FILES if has_weights or pattern != WEIGHT_FILES])
-    raise ModelNotFoundError(f"model {name!r} is neither a directory, nor a hub id (organisation/name), nor {DEMO!r}")
+    raise ModelNotFoundError(
+        f"model {name!r} is neither a directory, nor a GGUF file, nor a hub id (organisation/name), nor {DEMO!r}"
+    )
 
 
 def _checkpoint_folder(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(f"{folder} has no config.json; a model is a directory in Hugging Face format")
     return folder.resolve()
+
+
+def _from_gguf(path: Path) -> Path:
+    from schedcore.gguf.gguf_folder import gguf_folder  # what only such files need
+
+    try:
+        return gguf_folder(path)
+    except ValueError as error:
+        raise ModelNotFoundError(str(error)) from None
 
 
 def _from_hub(name: str, patterns: list[str]) -> Path:

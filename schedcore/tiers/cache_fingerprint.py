@@ -21,7 +21,7 @@ def cache_fingerprint(folder: Path | None, layout: dict[str, object]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     digest.update(msgspec.json.encode([FORMAT, sorted((name, str(value)) for name, value in layout.items())]))
     for path in sorted(folder.iterdir()) if folder is not None else ():
-        if path.is_file() and path.suffix in (".json", ".safetensors"):
+        if path.is_file() and path.suffix in (".json", ".safetensors", ".gguf"):
             digest.update(_file_digest(path))
     return digest.hexdigest()
 

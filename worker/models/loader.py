@@ -1,4 +1,4 @@
-"""Hugging Face directory -> DecoderModel, tensor by tensor into its final layout.
+"""Hugging Face directory, or one made of a GGUF file -> DecoderModel, tensor by tensor into its final layout.
 
 At any time at most one fused weight exists beside the finished part of the model.
 """
@@ -12,9 +12,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from schedcore.gguf.gguf_folder import LINK as GGUF_LINK
 from worker.base.errors import CheckpointError, UnsupportedModelError
 from worker.batch.host_memory import HugePageMemory
 from worker.models.decoder import DecoderLayer, DecoderModel, OutputHead
+from worker.models.gguf_tensors import GgufTensors
 from worker.models.layers.attention import Attention
 from worker.models.layers.embedding import Embedding
 from worker.models.layers.linear import Linear, make_linear
@@ -47,7 +49,7 @@ def load_model(
     Raises CheckpointError, UnsupportedModelError.
     """
     expected = expected_shapes(config)
-    with TensorFiles(folder) as checkpoint:
+    with _open(folder, config) as checkpoint:
         checkpoint.check(expected, lambda name: is_ignorable(name, config))
         weight_dtype = _resolve_dtype(dtype, config, checkpoint)
         builder = _Builder(
@@ -56,7 +58,13 @@ def load_model(
         return builder.model(min(max_positions or config.max_positions, config.max_positions)), weight_dtype
 
 
-def _resolve_dtype(dtype: str, config: ModelConfig, checkpoint: TensorFiles) -> torch.dtype:
+def _open(folder: Path, config: ModelConfig) -> TensorFiles | GgufTensors:
+    """Raises CheckpointError."""
+    file = folder / GGUF_LINK
+    return GgufTensors(file, config) if file.exists() else TensorFiles(folder)
+
+
+def _resolve_dtype(dtype: str, config: ModelConfig, checkpoint: TensorSource) -> torch.dtype:
     if dtype == "auto":
         embedding = checkpoint.read(f"{weight_names(config).embed}.weight")
         dtype = config.dtype or str(embedding.dtype).removeprefix("torch.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -13,10 +13,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from worker.base.errors import CheckpointError
+from worker.models.tensor_check import check_tensors
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-MAX_NAMES_IN_MESSAGE = 8
 
 
 class TensorFiles:
@@ -52,21 +52,11 @@ class TensorFiles:
 
     def check(self, expected: Mapping[str, tuple[int, ...]], is_ignorable: Callable[[str], bool]) -> None:
         """Raises CheckpointError naming what is missing, unexpected or of another shape than expected."""
-        present = {self._stored_name(name) for name in expected} & self._file_of.keys()
-        missing = [name for name in expected if self._stored_name(name) not in present]
-        unexpected = [name for name in self._file_of if name not in present and not is_ignorable(name)]
-        misshapen = [
-            f"{name} is {list(self.shape(name))} instead of {list(shape)}"
-            for name, shape in expected.items()
-            if name not in missing and self.shape(name) != shape
-        ]
-        problems = [
-            f"{what}: {_listing(names)}"
-            for what, names in (("missing", missing), ("unexpected", unexpected), ("wrong shape", misshapen))
-            if names
-        ]
-        if problems:
-            raise CheckpointError(f"the tensors in {self._folder} do not fit its config.json; {'; '.join(problems)}")
+        hub_names = {self._stored_name(name): name for name in expected}
+        found = {hub_names.get(name, name): name for name in self._file_of}
+        check_tensors(
+            self._folder, {name: self.shape(stored) for name, stored in found.items()}, expected, is_ignorable
+        )
 
     def _stored_name(self, name: str) -> str:
         """Checkpoints saved from the bare model, without its head, lack the prefix `model.`."""
@@ -110,9 +100,3 @@ def _open(path: Path) -> Any:
 
 def _one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def _listing(names: Iterable[str]) -> str:
-    names = list(names)
-    more = len(names) - MAX_NAMES_IN_MESSAGE
-    return ", ".join(names[:MAX_NAMES_IN_MESSAGE]) + (f" and {more} more" if more > 0 else "")

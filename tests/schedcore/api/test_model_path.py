@@ -37,7 +37,7 @@ def test_a_directory_without_a_config_is_no_model(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_nothing_says_what_it_could_have_been() -> None:
-    with pytest.raises(ModelNotFoundError, match="neither a directory, nor a hub id"):
+    with pytest.raises(ModelNotFoundError, match="neither a directory, nor a GGUF file, nor a hub id"):
         resolve_model("no-such-model")
 
 
