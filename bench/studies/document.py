@@ -127,6 +127,7 @@ class Document:
     cost_models: set[str] = field(default_factory=set)
     tables: list[Table] = field(default_factory=list)
     panels: list[Panel] = field(default_factory=list)
+    engines: str = "the real scheduler"  # what was simulated
 
     def markdown(self, run: str) -> str:
         parts = [f"# {self.title}\n", *(f"{wrapped(paragraph)}\n" for paragraph in (run, *self.about))]
@@ -174,7 +175,7 @@ class Document:
         when = datetime.now(UTC).strftime("%Y-%m-%d")
         costs = ", ".join(f"`{name}`" for name in sorted(self.cost_models)) or "none"
         return (
-            f"**Simulated, not measured**: the real scheduler under a virtual clock, cost model {costs}. "
+            f"**Simulated, not measured**: {self.engines} under a virtual clock, cost model {costs}. "
             f"`{command}`, {seconds:.0f} s, {when}, commit {commit()}."
         )
 
