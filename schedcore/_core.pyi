@@ -146,6 +146,8 @@ class SchedulerConfig:
         starving_turn_ms: float = math.inf,
         max_ttft_ms: float = math.inf,
         max_decode_step_ms: float = math.inf,
+        deadline_quantile: float = 0.999,
+        length_quantile: float = 0.0,
         max_offline_step_ms: float = 100.0,
         enable_residents: bool = True,
         enable_deadlines: bool = True,

@@ -3,6 +3,7 @@
 `from schedcore._core import simulation`. Times are seconds of simulated time.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import numpy as np
@@ -46,8 +47,11 @@ class SimulationLoop:
         keep_token_times: bool = False,
         sample_interval_s: float = 0.0,
         overlap_transfers: bool = True,
+        step_errors: Sequence[float] = (),
+        error_seed: int = 0,
     ) -> None:
-        """Reads the arrays in place: they must not change. Raises ValueError or TypeError if they do not fit."""
+        """Reads the arrays in place: they must not change. step_errors: quantiles of true over predicted step times
+        (cpp/core/simulation/step_errors.h). Raises ValueError or TypeError if something does not fit."""
     def run(self, max_steps: int) -> bool:
         """True if anything is left to do. Releases the GIL."""
     @property

@@ -11,13 +11,12 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
 from schedcore._core import algorithms
-from schedcore.latency.latency_profile import LatencyCoefficients, core_model
+from schedcore.latency.latency_profile import FIRST_MARGIN, LatencyCoefficients, core_model
 from schedcore.record.recipe import Recipe
 
 FORM = "corrected"  # of the latency model
 FEW_TOKENS, MANY_TOKENS = 4, 260
 DEVIATION = 2.0  # how far off a coefficient may be, relative: little is known yet
-FIRST_MARGIN = 2.3  # of deadlines over predicted times, until it is known how far predictions are off
 BEFORE_ANY = LatencyCoefficients(step_base=0.01, prefill_token=1e-4, decode_seq=1e-4, decode_context=1e-8, overlap=0.0)
 
 

@@ -14,9 +14,10 @@ from functools import cache, partial
 
 import numpy as np
 
-from bench.studies.document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
+from bench.studies.document import A100_LIMITS, ERRORS_DRAWN, Cell, Column, Document, Panel, Series, Table
 from bench.studies.jobs import run_all
 from bench.studies.measurement import Measurement, longest_waits, measure, spread
+from bench.studies.paired import gain_table
 from bench.studies.settings import Setting, setting_table, supported
 from bench.studies.study import run_study
 from bench.studies.sustained import MAX_GROWTH, sustained_rate
@@ -108,6 +109,7 @@ ABOUT = (
     "ShareGPT: first exchanges of at most 2,048 tokens. HumanEval: answers as long as the reference solution. The "
     "paper's FCFS column has the hybrid cache with FCFS order; ours is FCFS with K and V only. (That column rises from "
     "26.4 at CV 1 to 59.7 at CV 5, and the paper's figure 2 has about 70 % for the same rate.)",
+    ERRORS_DRAWN,
     A100_LIMITS,
 )
 
@@ -133,13 +135,14 @@ QUICK = Scale(num_requests=400, num_seeds=2, num_curve_seeds=1, num_rates=4, num
 def base_engine() -> SimulatedEngine:
     shape = model_shape("opt-13b")
     options = {"enable_prefix_caching": False}  # prompts share nothing, and the paper's systems did not cache
-    return SimulatedEngine(model=shape, cost=find_cost(shape, "a100"), memory_bytes=40 * 2**30, options=options)
+    cost = find_cost(shape, "a100")
+    return SimulatedEngine(model=shape, cost=cost, memory_bytes=40 * 2**30, options=options, draw_errors=True)
 
 
 def run_one(setting: Setting, data: DataSet, rate: float, cv: float, num_requests: int, seed: int) -> Measurement:
     engine = setting.engine(base_engine())
     workload = data.lengths(engine.context_length).arriving(rate, num_requests, seed, cv)
-    return measure(simulate(workload.with_targets(data.ttft_ms, data.itl_ms), engine))
+    return measure(simulate(workload.with_targets(data.ttft_ms, data.itl_ms), engine, error_seed=seed))
 
 
 def run_seeds(
@@ -285,6 +288,17 @@ def tables_4_and_5(cells: Cells, settings: Sequence[Setting]) -> list[Table]:
     return [*tables, wait_table(cells, settings)]
 
 
+def by_case(cells: Cells) -> dict[str, dict[str, list[Measurement]]]:
+    cases: dict[str, dict[str, list[Measurement]]] = {}
+    for (data, rate, cv, setting), runs in cells.items():
+        cases.setdefault(f"{data}, {rate:g}/s, CV {cv:g}", {})[setting] = runs
+    return cases
+
+
+def attainment_of(run: Measurement) -> float:
+    return run.attainment
+
+
 # ---- the study ----
 
 
@@ -311,6 +325,10 @@ def build(scale: Scale, processes: int, num_seeds: int | None) -> Document:
     document.cost_models = {runs[0].cost_model for runs in cells.values()} | {base.cost.name}
     document.tables.append(setting_table([*in_tables, *in_curves]))
     document.tables += tables_4_and_5(cells, in_tables)
+    if HOCKET in in_tables:
+        document.tables.append(
+            gain_table("hocket against the others", HOCKET.name, by_case(cells), attainment_of, is_share=True)
+        )
     for data in scale.data_sets:
         document.tables += [sustained_table(data, curves, in_curves), curve_table(data, curves, in_curves)]
         document.panels.append(curve_panel(data, curves, in_curves))

@@ -30,6 +30,15 @@ A100_LIMITS = (
 )
 
 
+ERRORS_DRAWN = (
+    "True step times are not what the scheduler believes: each differs from the cost model by an error drawn from the "
+    "distribution in its profile, which holds for 8 steps on average, and the scheduler learns from what it measures, "
+    "as it does live. For these profiles the distribution comes from the published errors of the fit (mean about 3 %, "
+    "95th percentile 8 to 10 %; the shape between and beyond is assumed); seeds of errors are those of the arrivals, "
+    "the same for every setting. Lengths of answers are the trace's, and the scheduler is told none of them."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """format: percent, times, or the number of digits after the point. is_aside: gives way in a wide table."""

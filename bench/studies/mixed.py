@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from bench.studies.document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
+from bench.studies.document import A100_LIMITS, ERRORS_DRAWN, Cell, Column, Document, Panel, Series, Table
 from bench.studies.jobs import run_all
 from bench.studies.measurement import Measurement, longest_waits, measure, spread
+from bench.studies.paired import gain_table
 from bench.studies.settings import Setting, setting_table, supported
 from bench.studies.study import run_study
 from bench.studies.workloads import conversations, documents, lengths
@@ -58,6 +59,7 @@ ABOUT = (
     "Stand-ins. Conversations: ShareGPT, at most 8,192 tokens, turns as far as lengths tell; pauses: the gaps between "
     "turns of Mooncake's trace, which include the answer's time. Single requests: first exchanges of ShareGPT. "
     "Documents: LooGLE's 20 of the test data, drawn with replacement as new texts.",
+    ERRORS_DRAWN,
     A100_LIMITS,
 )
 
@@ -79,7 +81,9 @@ QUICK = Scale(horizon_s=400, num_seeds=1, num_questions=1500, loads=(1.0,))
 def base_engine() -> SimulatedEngine:
     shape = model_shape("llama-3.1-8b")
     cost = find_cost(shape, "a100")
-    return SimulatedEngine(model=shape, cost=cost, memory_bytes=40 * 2**30, max_model_len=40_960)
+    return SimulatedEngine(
+        model=shape, cost=cost, memory_bytes=40 * 2**30, max_model_len=40_960, draw_errors=True
+    )  # fmt: skip
 
 
 def online(load: float, scale: Scale, seed: int) -> Workload:
@@ -94,7 +98,7 @@ def run_one(setting: Setting, load: float, scale: Scale, seed: int, *, is_alone:
     workload = online(load, scale, seed)
     if not is_alone:
         workload = workload.merged(documents().pool(scale.num_questions, seed))
-    return measure(simulate(workload, setting.engine(base_engine()), horizon_s=scale.horizon_s))
+    return measure(simulate(workload, setting.engine(base_engine()), horizon_s=scale.horizon_s, error_seed=seed))
 
 
 Runs = dict[tuple[float, str], list[Measurement]]  # load, setting
@@ -208,6 +212,18 @@ def build(scale: Scale, processes: int, num_seeds: int | None) -> Document:
     margins = [m for m in (margin(load, runs) for load in scale.loads) if m is not None]
     if margins:
         document.tables.append(margin_table(margins))
+        cases = {
+            f"load {load:g}": {
+                name: found for (of_load, name), found in runs.items() if of_load == load and name != ALONE
+            }
+            for load in scale.loads
+        }
+        document.tables.append(
+            gain_table(
+                "Offline tokens per second, seed by seed", HOCKET, cases, lambda m: m.offline_tokens_per_s,
+                is_share=False, counts=lambda m: m.attainment, least=LEAST_ATTAINMENT,
+            )
+        )  # fmt: skip
     document.tables += [result_table(load, runs) for load in scale.loads]
     document.panels = panels(runs, scale.loads)
     return document

@@ -67,6 +67,8 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(starving_turn_ms)
       .HOCKET_FIELD(max_ttft_ms)
       .HOCKET_FIELD(max_decode_step_ms)
+      .HOCKET_FIELD(deadline_quantile)
+      .HOCKET_FIELD(length_quantile)
       .HOCKET_FIELD(max_offline_step_ms)
       .HOCKET_FIELD(enable_residents)
       .HOCKET_FIELD(enable_deadlines)

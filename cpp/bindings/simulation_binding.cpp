@@ -1,11 +1,13 @@
 #include "simulation_binding.h"
 
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <array>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "scheduler/scheduler.h"
@@ -137,13 +139,16 @@ void bind_simulation(py::module_& core) {
   py::module_ m = core.def_submodule("simulation", "The scheduler under a virtual clock.");
   py::class_<LoopObject>(m, "SimulationLoop")
       .def(py::init([](const SchedulerConfig& config, const Estimates& estimates, const py::dict& requests,
-                       bool keep_token_times, double sample_interval_s, bool overlap_transfers) {
+                       bool keep_token_times, double sample_interval_s, bool overlap_transfers,
+                       std::vector<double> step_errors, uint64_t error_seed) {
              return std::make_unique<LoopObject>(
                  config, estimates, requests,
-                 SimulationOptions{keep_token_times, sample_interval_s, overlap_transfers});
+                 SimulationOptions{keep_token_times, sample_interval_s, overlap_transfers, std::move(step_errors),
+                                   error_seed});
            }),
            "config"_a, "estimates"_a, "requests"_a, py::kw_only(), "keep_token_times"_a = false,
-           "sample_interval_s"_a = 0.0, "overlap_transfers"_a = true)
+           "sample_interval_s"_a = 0.0, "overlap_transfers"_a = true, "step_errors"_a = std::vector<double>{},
+           "error_seed"_a = 0)
       .def("run", &LoopObject::run, "max_steps"_a)
       .def_property_readonly("now", [](const LoopObject& self) { return self.loop().now(); })
       .def_property_readonly("num_ended", [](const LoopObject& self) { return self.loop().num_ended(); })

@@ -114,6 +114,11 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
         metavar=POLICY_SYNTAX,
         help=f"{', '.join(POLICIES)}, with settings of the scheduler if need be; repeat to compare (default: hocket)",
     )
+    group.add_argument(
+        "--step-errors",
+        action="store_true",
+        help="draw true step times from the profile's measured errors, and let the scheduler learn, as it does live",
+    )
     add_scheduler_options(group)
 
 
@@ -166,6 +171,7 @@ def make_engine(args: argparse.Namespace) -> SimulatedEngine:
         max_model_len=args.max_model_len,
         block_size=args.block_size,
         options=scheduler_options(args),
+        draw_errors=args.step_errors,
     )
 
 
@@ -177,7 +183,7 @@ def run_all(args: argparse.Namespace) -> dict[str, SimulationResult]:
     for choice in args.policy or [PolicyChoice.parse("hocket")]:
         chosen = engine.with_policy(choice.policy, **choice.options)
         with progress_bar(choice.label) as report:
-            results[choice.label] = simulate(workload, chosen, on_progress=report)
+            results[choice.label] = simulate(workload, chosen, on_progress=report, error_seed=args.seed)
     return results
 
 

@@ -14,12 +14,14 @@ from schedcore._core import SchedulerConfig
 Value = bool | float | str
 
 _KINDS: dict[str, type[bool] | type[float] | type[str]] = {
+    "deadline_quantile": float,
     "enable_deadlines": bool,
     "enable_mixed_steps": bool,
     "enable_plan_search": bool,
     "enable_reserve": bool,
     "enable_residents": bool,
     "enable_task_aware_eviction": bool,
+    "length_quantile": float,
     "max_offline_wait_ms": float,
     "past_target_decay": float,
     "restore": str,

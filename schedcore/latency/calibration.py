@@ -57,6 +57,7 @@ class Calibration:
     coefficients: LatencyCoefficients
     train_error: ErrorStatistics
     held_out_error: ErrorStatistics
+    held_out: tuple[int, ...]  # places of those samples that only test the fit
 
 
 def calibrate(samples: Sequence[StepSample], form: str, held_out_share: float = 0.2, seed: int = 0) -> Calibration:
@@ -67,7 +68,8 @@ def calibrate(samples: Sequence[StepSample], form: str, held_out_share: float = 
     num_held_out = max(1, round(held_out_share * len(samples)))
     held_out, train = ([samples[i] for i in part] for part in (order[:num_held_out], order[num_held_out:]))
     coefficients = fit(train, form)
-    return Calibration(form, coefficients, *(evaluate(part, form, coefficients) for part in (train, held_out)))
+    train_error, held_out_error = (evaluate(part, form, coefficients) for part in (train, held_out))
+    return Calibration(form, coefficients, train_error, held_out_error, tuple(order[:num_held_out].tolist()))
 
 
 def evaluate(samples: Sequence[StepSample], form: str, coefficients: LatencyCoefficients) -> ErrorStatistics:

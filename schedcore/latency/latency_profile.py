@@ -15,6 +15,8 @@ import numpy.typing as npt
 from schedcore._core import algorithms
 
 FORMS = ("corrected", "echo")
+FIRST_MARGIN = 2.3  # of deadlines over predicted times, until the scheduler knows how far predictions are off
+NUM_RATIOS = 41  # quantiles of measured over predicted step times that a profile keeps
 
 
 class LatencyCoefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,6 +64,9 @@ class LatencyProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     form: str = "corrected"
     coefficients: LatencyCoefficients
     error: ErrorStatistics  # on samples that the fit has not seen
+    # Quantiles of measured over predicted times at equal steps from 0 to 1: what single steps, repeated, are off by.
+    error_ratios: tuple[float, ...] = ()  # empty: not known
+    error_source: str = ""  # where they come from, and what is assumed
     source: str = ""  # where the measurements come from
     limits: str = ""  # where the profile stops being true
     host_bytes_per_second: float = 0.0  # from the host tier to the device; 0: not measured
@@ -71,6 +76,9 @@ class LatencyProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError("host_bytes_per_second must not be negative")
         if self.form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}, not {self.form!r}")
+        ratios = self.error_ratios
+        if not all(ratio > 0 for ratio in ratios) or list(ratios) != sorted(ratios):
+            raise ValueError("error_ratios must be positive and ascend")
 
     def to_model(self) -> algorithms.LatencyModel:
         return core_model(self.form, self.coefficients)
@@ -91,6 +99,12 @@ def error_statistics(predicted: npt.ArrayLike, measured: npt.ArrayLike) -> Error
         p95=float(np.percentile(errors, 95)),
         num_samples=errors.size,
     )
+
+
+def ratio_quantiles(ratios: npt.ArrayLike) -> tuple[float, ...]:
+    """As a profile keeps them; `ratios`: measured over predicted, at least one."""
+    quantiles = np.quantile(np.asarray(ratios, float), np.linspace(0, 1, NUM_RATIOS))
+    return tuple(round(float(ratio), 5) for ratio in quantiles)
 
 
 def save_profile(profile: LatencyProfile, path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import msgspec
 import numpy as np
 
 from schedcore._core import algorithms
 from schedcore.latency.calibration import FEATURES, Calibration, StepSample, calibrate
-from schedcore.latency.latency_profile import LatencyProfile
+from schedcore.latency.latency_profile import LatencyProfile, core_model, ratio_quantiles
 
+NUM_REPETITIONS = 20  # that stand for what a step takes when it is repeated
+QUARTILES_OF_NORMAL = 1.349  # deviations between them
+LEAST_REPEATED = 0.5  # of the median
 BUSY_NOISE = 0.1  # above it a machine was too busy for a calibration to be trusted
 
 
@@ -66,6 +70,19 @@ class CalibrationReport(msgspec.Struct, frozen=True):
     noise: float  # StepMeasurements.noise
 
 
+def error_ratios(steps: Sequence[MeasuredStep], fitted: Calibration) -> tuple[float, ...]:
+    """Of a step: its median over the prediction, and what repetitions make of that, taken to be normal."""
+    model = core_model(fitted.form, fitted.coefficients)
+    deviates = np.array([NormalDist().inv_cdf((k + 0.5) / NUM_REPETITIONS) for k in range(NUM_REPETITIONS)])
+    of_steps = [
+        step.seconds
+        / model.predict(algorithms.BatchFeatures(**step.features))
+        * np.maximum(LEAST_REPEATED, 1 + step.noise / QUARTILES_OF_NORMAL * deviates)
+        for step in steps
+    ]
+    return ratio_quantiles(np.concatenate(of_steps))
+
+
 def calibration_report(measurements: StepMeasurements, seed: int = 0) -> CalibrationReport:
     """Fits both forms to one part of the steps and tests them on the rest. Raises ValueError for fewer than 20."""
     samples = measurements.samples()
@@ -78,6 +95,8 @@ def calibration_report(measurements: StepMeasurements, seed: int = 0) -> Calibra
         device=measurements.device,
         coefficients=coefficients,
         error=corrected.held_out_error,
+        error_ratios=error_ratios([measurements.steps[i] for i in corrected.held_out], corrected),
+        error_source="Held-out steps of the calibration, each as far as it differed from itself when repeated.",
         source=measurements.source,
         limits=measurements.limits,
         host_bytes_per_second=measurements.host_bytes_per_second,

@@ -37,6 +37,7 @@ class CostModel:
     coefficients: LatencyCoefficients
     form: str = "corrected"
     source: str = ""  # for people
+    error_ratios: tuple[float, ...] = ()  # of LatencyProfile
 
     def to_core(self) -> algorithms.LatencyModel:
         return core_model(self.form, self.coefficients)
@@ -59,7 +60,7 @@ def linear_cost(name: str, c0: float, c1: float, c2: float, c3: float, c4: float
 
 
 def profile_cost(name: str, profile: LatencyProfile) -> CostModel:
-    return CostModel(name, profile.coefficients, profile.form, profile.source)
+    return CostModel(name, profile.coefficients, profile.form, profile.source, profile.error_ratios)
 
 
 def scaled_coefficients(
@@ -100,7 +101,8 @@ def find_cost(shape: ModelShape, gpu: str, num_gpus: int = 1) -> CostModel:
     name, profile = min(profiles.items(), key=lambda item: _distance(shape, item[1]))
     measured = model_shape(_PROFILE_SHAPES[profile.model])
     coefficients = scaled_coefficients(profile.coefficients, measured, shape)
-    return CostModel(f"{shape.name} scaled from {name}", coefficients, profile.form, profile.source)
+    scaled = f"{shape.name} scaled from {name}"
+    return CostModel(scaled, coefficients, profile.form, profile.source, profile.error_ratios)
 
 
 def measured_devices() -> list[tuple[str, int]]:

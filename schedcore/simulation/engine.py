@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from schedcore._core import Estimates, SchedulerConfig
+from schedcore.latency.latency_profile import FIRST_MARGIN
 from schedcore.simulation.cost_model import CostModel
 from schedcore.simulation.model_shape import ModelShape
 
@@ -28,9 +29,13 @@ class SimulatedEngine:
     enable_hidden_cache: bool = False  # refused where hidden states are no smaller than K and V
     host_memory_bytes: int = 0  # for preempted requests, see SchedulerConfig.preemption
     overlap_transfers: bool = True  # copies from and to the host beside the computation
+    # True step times differ from the cost model's by its measured errors, and the scheduler learns as it does live.
+    draw_errors: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.draw_errors and not self.cost.error_ratios:
+            raise ValueError(f"{self.cost.name} does not say how far steps are from it: no errors can be drawn")
         if self.cache_bytes <= 0:
             needed, there = self.model.weight_bytes / 2**30, self.memory_utilization * self.memory_bytes / 2**30
             raise ValueError(f"{self.model.name} needs {needed:.1f} GiB for its weights, and there are {there:.1f} GiB")
@@ -63,6 +68,7 @@ class SimulatedEngine:
             "max_model_len": self.context_length,
             "max_num_waiting": max(1, num_requests),
             "policy": self.policy,
+            "refine_latency": self.draw_errors,
         }
         if self.enable_hidden_cache or self.options.get("preemption") == "restore":
             settings["hidden_units_per_group"] = self.model.hidden_units_per_group
@@ -75,10 +81,11 @@ class SimulatedEngine:
             raise ValueError(f"the scheduler has no such settings: {options}") from None
 
     def estimates(self) -> Estimates:
-        """What the scheduler believes of the machine; in a simulation it is true."""
+        """What the scheduler believes of the machine at first; unless errors are drawn it is true."""
         return Estimates(
             latency=self.cost.to_core(),
             costs=self.model.step_costs(),
             host_bytes_per_second=self.HOST_BYTES_PER_SECOND,
             unit_bytes=self.model.unit_bytes(self.block_size, self.layers_per_unit),
+            **({"latency_margin": FIRST_MARGIN} if self.draw_errors else {}),
         )

@@ -81,9 +81,11 @@ def simulate(
     horizon_s: float | None = None,
     on_progress: Progress | None = None,
     keep_token_times: bool = False,
+    error_seed: int = 0,
 ) -> SimulationResult:
     """Until every request has ended, or with a horizon: until the first step that ends there or later.
 
+    error_seed: of the errors of step times, where the engine draws them (cpp/core/simulation/step_errors.h).
     What the horizon cuts off stays pending; what would arrive after it is not in the result's workload.
     The same arguments give the same result, bit by bit. Raises ValueError for what makes no sense.
     """
@@ -98,6 +100,8 @@ def simulate(
         request_columns(workload),
         keep_token_times=keep_token_times,
         overlap_transfers=engine.overlap_transfers,
+        step_errors=engine.cost.error_ratios if engine.draw_errors else (),
+        error_seed=error_seed,
         sample_interval_s=(horizon_s or float(workload.arrival_s.max(initial=0.0))) / NUM_SAMPLES or 1.0,
     )
     report = on_progress or (lambda done, total: None)
@@ -148,7 +152,8 @@ def slowest_step_s(engine: SimulatedEngine) -> float:
         max_context=float(context),
         hidden_tokens=float(num_seqs) * context if engine.enable_hidden_cache else 0.0,
     )
-    return max(engine.cost.to_core().predict(features), 1e-6)
+    error = engine.cost.error_ratios[-1] if engine.draw_errors else 1.0
+    return max(error * engine.cost.to_core().predict(features), 1e-6)
 
 
 def request_columns(workload: Workload) -> simulation.RequestColumns:

@@ -16,7 +16,7 @@ from schedcore.api.config import EngineConfig
 from schedcore.api.model_path import ModelNotFoundError
 from schedcore.api.scheduler_options import parse_scheduler_options
 from schedcore.api.types import GENERATION, EngineInfo
-from schedcore.latency.latency_profile import LatencyProfile, read_profile
+from schedcore.latency.latency_profile import FIRST_MARGIN, LatencyProfile, read_profile
 from schedcore.record.decision_record import check_new
 from schedcore.record.recipe import Recipe
 from schedcore.record.recording_scheduler import RecordingScheduler
@@ -45,7 +45,6 @@ logger = logging.getLogger("worker")
 
 # How far off the scheduler takes a coefficient of its latency model to be, relative, before it has measured steps.
 CALIBRATED_DEVIATION, UNMEASURED_DEVIATION = 0.3, 2.0
-FIRST_MARGIN = 2.3  # of deadlines over predicted times, until the scheduler knows how far predictions are off
 STARVING_TURN_MS = 2000.0  # that who had waited for long is served while others have waited as long
 FAREWELL_MS = 1000  # that a gateway may take to say Hello to an engine that could not start
 

@@ -27,8 +27,10 @@ Advisor::Advisor(const SchedulerConfig& config, const Estimates& estimates)
       policy_(make_policy(config_)),
       estimates_(estimates),
       refiner_(estimates.latency, {.prior_deviation = estimates.latency_deviation}),
+      output_forecast_(config.length_quantile),
       memory_(config_) {
   if (policy_->needs_offline_queue()) offline_ = std::make_unique<OfflineQueue>(config_, &requests_, &memory_);
+  estimates_.margin.set_quantile(config_.deadline_quantile);
   composition_.reserve(config_.max_num_seqs);
 }
 

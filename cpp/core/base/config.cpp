@@ -53,6 +53,8 @@ void SchedulerConfig::validate() const {
   require(starving_turn_ms >= 0, "starving_turn_ms must not be negative");
   require(max_ttft_ms > 0, "max_ttft_ms must be positive");
   require(max_decode_step_ms >= 0, "max_decode_step_ms must not be negative");
+  require(deadline_quantile >= 0 && deadline_quantile < 1, "deadline_quantile must be at least 0 and below 1");
+  require(length_quantile >= 0 && length_quantile < 1, "length_quantile must be at least 0 and below 1");
   require(max_offline_step_ms > 0, "max_offline_step_ms must be positive");
   require(enable_mixed_steps || !enable_chunked_prefill,
           "enable_mixed_steps=false needs enable_chunked_prefill=false: a chunk shares its step with decodes");

@@ -54,6 +54,10 @@ struct SchedulerConfig {
   // To which prompts may stretch a step in which online requests without a deadline decode; 0: what the latency
   // model suggests (Estimates::itl_seconds()), as long as it knows.
   double max_decode_step_ms = std::numeric_limits<double>::infinity();
+  // Of step times, by which deadlines are kept: between 0 and 1; larger: fewer late steps, and shorter ones.
+  double deadline_quantile = 0.999;
+  // Of what an answer has left, by which the knapsack weighs it: between 0 and 1; 0: the mean.
+  double length_quantile = 0.0;
   double max_offline_step_ms = 100;        // to which offline work may stretch a step: an arrival waits for its end
   bool enable_residents = true;            // knapsack over who holds memory; false: first come, first served
   bool enable_deadlines = true;            // steps no longer than the tightest deadline allows

@@ -21,7 +21,7 @@ int32_t OutputForecast::bin_of(int32_t num_tokens) {
   return std::min((octave - 3) * kBinsPerOctave + eighth, kNumBins - 1);
 }
 
-OutputForecast::OutputForecast() {
+OutputForecast::OutputForecast(double quantile) : quantile_(static_cast<float>(quantile)) {
   for (int32_t bin = 0; bin < kNumBins; ++bin) {
     const float scale = std::exp2(static_cast<float>(bin / kBinsPerOctave));
     middles_[bin] = scale * (8.0F + static_cast<float>(bin % kBinsPerOctave) + 0.5F) - 8.0F;
@@ -46,12 +46,33 @@ void OutputForecast::observe(int32_t request_class, int32_t num_tokens) {
 }
 
 void OutputForecast::refresh(int32_t request_class) {
+  const Bins& weights = weights_[request_class];
+  Bins* rest = &rest_[request_class];
+  quantile_ > 0.0F ? refresh_quantiles(weights, rest) : refresh_means(weights, rest);
+}
+
+void OutputForecast::refresh_means(const Bins& weights, Bins* rest) const {
   float weight = 0.0F;
   float tokens = 0.0F;  // of answers in this bin and above
   for (int32_t bin = kNumBins - 1; bin >= 0; --bin) {
-    weight += weights_[request_class][bin];
-    tokens += weights_[request_class][bin] * middles_[bin];
-    rest_[request_class][bin] = std::max(1.0F, weight > 0.0F ? tokens / weight - middles_[bin] : 1.0F);
+    weight += weights[bin];
+    tokens += weights[bin] * middles_[bin];
+    (*rest)[bin] = std::max(1.0F, weight > 0.0F ? tokens / weight - middles_[bin] : 1.0F);
+  }
+}
+
+// The length that a share of those in a bin and above do not exceed falls with the bin, so that one pass finds them
+// all.
+void OutputForecast::refresh_quantiles(const Bins& weights, Bins* rest) const {
+  float weight = 0.0F;  // in this bin and above
+  float longer = 0.0F;  // in the bins above that of the quantile
+  int32_t length = kNumBins - 1;
+  for (int32_t bin = kNumBins - 1; bin >= 0; --bin) {
+    weight += weights[bin];
+    for (; length > bin && longer + weights[length] <= (1.0F - quantile_) * weight; --length) {
+      longer += weights[length];
+    }
+    (*rest)[bin] = std::max(1.0F, middles_[length] - middles_[bin]);
   }
 }
 

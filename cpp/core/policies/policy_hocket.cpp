@@ -251,7 +251,7 @@ class HocketPolicy final : public Policy {
   // Answers per step that the request is expected to bring.
   static float rate(const Snapshot& snapshot, Slot slot) {
     const RequestTable& requests = snapshot.requests;
-    return 1.0F / snapshot.outputs.expected_rest(kOnlineClass, requests.num_output_tokens(slot));
+    return 1.0F / snapshot.outputs.rest(kOnlineClass, requests.num_output_tokens(slot));
   }
 
   // Between 0 and 1, of a waiting request: it grows with the share of its time that has gone by. The fourth root keeps

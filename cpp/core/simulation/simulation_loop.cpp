@@ -26,6 +26,7 @@ SimulationLoop::SimulationLoop(const SchedulerConfig& config, const Estimates& e
       estimates_(estimates),
       config_(config),
       scheduler_(config, estimates),
+      errors_(options.step_errors, options.error_seed),
       units_per_block_(config.units_per_block()),
       num_groups_(config.num_groups()),
       records_(requests.size()) {
@@ -179,7 +180,7 @@ void SimulationLoop::end_moves() {
 
 void SimulationLoop::step(const BatchPlan& plan, double loaded_at) {
   record_plan(plan);
-  const double computed = step_seconds(plan);
+  const double computed = step_seconds(plan) * errors_.next();
   const bool is_waiting = loaded_at > now_;
   const double seconds = is_waiting ? Estimates::overlapped_seconds(computed, loaded_at - now_, num_groups_) : computed;
   take_samples();

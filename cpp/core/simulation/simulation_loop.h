@@ -5,6 +5,7 @@
 //     hear of the moves that have ended                    Scheduler::complete_moves
 //     plan the step at `now`                               Scheduler::schedule
 //     now += what the latency model says of the plan       the executor's place
+//            x how far a true step is from it              step_errors.h, where asked for
 //     give every sequence that samples its next token      Scheduler::commit
 //
 // As in the live engine, a request that arrives during a step is seen after it. If there is nothing to run, time jumps
@@ -32,6 +33,7 @@
 #include "estimates/estimates.h"
 #include "scheduler/scheduler.h"
 #include "simulation/simulation_records.h"
+#include "simulation/step_errors.h"
 #include "simulation/synthetic_tokens.h"
 
 namespace hocket {
@@ -53,15 +55,17 @@ struct SimulatedRequests {
 
 struct SimulationOptions {
   bool keep_token_times = false;
-  double sample_interval_s = 0.0;  // 0: no samples
-  bool overlap_transfers = true;   // copies from and to the host beside the computation; false: before it
+  double sample_interval_s = 0.0;        // 0: no samples
+  bool overlap_transfers = true;         // copies from and to the host beside the computation; false: before it
+  std::vector<double> step_errors = {};  // quantiles of true over predicted step times (step_errors.h); none: all are 1
+  uint64_t error_seed = 0;
 };
 
 class SimulationLoop {
  public:
   // Throws std::invalid_argument if arrays disagree, a value is out of its range, two requests follow the same one, or
   // requests follow each other in a circle.
-  // The estimates are what the scheduler believes, and here they are true.
+  // The estimates are what the scheduler believes at first. Here they are true, but for the step errors.
   SimulationLoop(const SchedulerConfig& config, const Estimates& estimates, const SimulatedRequests& requests,
                  const SimulationOptions& options);
 
@@ -116,6 +120,7 @@ class SimulationLoop {
   std::vector<Index> follower_;  // of each request, or kNone
   std::priority_queue<MoveEnd, std::vector<MoveEnd>, std::greater<>> move_ends_;
   std::array<double, kNumDirections> direction_free_s_ = {};  // when it has carried what was begun
+  StepErrors errors_;
   const int32_t units_per_block_;
   const int32_t num_groups_;
   int64_t num_samples_ = 0;

@@ -18,9 +18,11 @@ SchedulerState::SchedulerState(const SchedulerConfig& config, const Estimates& e
     : config(validated(config)),
       policy(make_policy(config)),
       estimates(estimates),
+      output_forecast(config.length_quantile),
       memory(config, policy->has_task_aware_eviction()),
       tiers(config, &memory) {
   if (policy->needs_offline_queue()) offline = std::make_unique<OfflineQueue>(this->config, &requests, &memory);
+  this->estimates.margin.set_quantile(config.deadline_quantile);
   running.reserve(config.max_num_seqs);
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,8 @@ import pytest
 from bench.studies import apt_serve, echo, ellm, mixed, partial_caching
 from bench.studies.document import Column, Document, Panel, Series, Table
 from bench.studies.jobs import run_all
-from bench.studies.measurement import Spread, longest_first_s, longest_gap_s, measure
+from bench.studies.measurement import Measurement, Spread, longest_first_s, longest_gap_s, measure
+from bench.studies.paired import gain_table, paired
 from bench.studies.settings import Setting, options_text, supported
 from bench.studies.study import run_study
 from bench.studies.sustained import MAX_GROWTH, sustained_rate
@@ -292,3 +293,36 @@ def test_solver_table_never_loses_against_r_0() -> None:
     assert len(gains) == 2 * len(partial_caching.CASES)
     assert all(isinstance(gain, float) and gain >= 1 - 1e-9 for gain in gains)
     assert max(gain for gain in gains if isinstance(gain, float)) > 1.2
+
+
+def test_a_gain_is_that_of_runs_of_one_seed() -> None:
+    def run(attained: float) -> Measurement:
+        return replace(SOME_RUN, attainment=attained)
+
+    ours, best = [run(0.8), run(0.9), run(0.7)], [run(0.7), run(0.8), run(0.6)]
+    gain = paired(ours, best, lambda m: m.attainment)
+    assert gain.mean == pytest.approx(0.1)
+    assert gain.half_width == pytest.approx(0, abs=1e-9)
+    assert math.isnan(paired(ours[:1], best[:1], lambda m: m.attainment).half_width)
+    spread_out = paired([run(0.8), run(1.0)], [run(0.7), run(0.7)], lambda m: m.attainment)
+    assert spread_out.half_width == pytest.approx(12.71 * 0.1)  # of two runs: t times half the distance
+    weak = [run(0.1)] * 3
+    cases = {"case": {"hocket": ours, "best": best, "weak": weak, "hocket, too": [run(1.0)] * 3}}
+    table = gain_table("title", "hocket", cases, lambda m: m.attainment, is_share=True)
+    assert table.rows[0][2] == "best"
+    assert table.rows[0][4] == "+10.0 ± 0.0"
+    assert table.rows[0][6] == pytest.approx(8.0)
+    held = gain_table("t", "hocket", cases, lambda m: m.attainment, is_share=True, counts=lambda m: 0.0, least=0.5)
+    assert held.rows[0][2] == "none"
+
+
+def test_studies_draw_errors_that_the_profiles_state() -> None:
+    for engine in (apt_serve.base_engine(), echo.base_engine(), ellm.base_engine(), mixed.base_engine()):
+        assert engine.draw_errors
+        assert np.mean(np.abs(np.array(engine.cost.error_ratios) - 1)) == pytest.approx(0.035, abs=0.01)
+        assert engine.scheduler_config(1).refine_latency
+
+
+SOME_RUN = Measurement(
+    **{field.name: 0 for field in fields(Measurement)} | {"cost_model": "some", "is_offline_left": False}
+)

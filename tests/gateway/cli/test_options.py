@@ -70,8 +70,8 @@ def test_parts_of_the_policy_can_be_switched_off_one_by_one(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("enable_plan_search", "is not NAME=VALUE with one of enable_deadlines"),
-        ("num_units=5", "is not NAME=VALUE with one of enable_deadlines"),
+        ("enable_plan_search", "is not NAME=VALUE with one of deadline_quantile"),
+        ("num_units=5", "is not NAME=VALUE with one of deadline_quantile"),
         ("enable_reserve=perhaps", "enable_reserve must be true or false, not 'perhaps'"),
         ("past_target_decay=much", "past_target_decay must be a number, not 'much'"),
         ("past_target_decay=7", "past_target_decay must be between 0 and 1"),

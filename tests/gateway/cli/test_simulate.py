@@ -65,6 +65,13 @@ def test_a_seed_gives_the_same_bytes_again(capsys: pytest.CaptureFixture[str]) -
     assert once[1] != other[1]
 
 
+def test_errors_of_step_times_are_drawn_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--lengths", "64:16", "--arrivals", "poisson:8", "--num-requests", "40", "--json")
+    plain, drawn, again = (simulate(capsys, *arguments, *more) for more in ((), ("--step-errors",), ("--step-errors",)))
+    assert plain[0] == drawn[0] == 0
+    assert plain[1] != drawn[1] == again[1]
+
+
 def test_offline_work_waits_from_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--lengths", "100:10", "--arrivals", "poisson:5", "--num-requests", "20", "--ttft-ms", "500"]
     found = reports(capsys, *arguments, "--offline", MOONCAKE)["hocket"]

@@ -311,3 +311,26 @@ def test_columns_of_another_type_are_refused() -> None:
     columns: Any = {**request_columns(unrelated([0.0], [4], [1])), "follows": np.array([-1], np.int64)}
     with pytest.raises(TypeError, match="follows"):
         simulation.SimulationLoop(config(), Estimates(latency=SIMPLE.to_core()), columns)
+
+
+def test_steps_take_as_much_longer_as_their_errors_say() -> None:
+    workload = unrelated([0.0, 0.0], [4, 4], [30, 30])
+    times = {}
+    for errors in ((), (1.0,), (1.5,), (0.8, 1.0, 2.0)):
+        estimates = Estimates(latency=SIMPLE.to_core())
+        columns = request_columns(workload)
+        loop = simulation.SimulationLoop(config(), estimates, columns, step_errors=errors, error_seed=1)
+        while loop.run(100):
+            pass
+        times[errors] = loop.now
+    assert times[(1.0,)] == times[()]
+    assert times[(1.5,)] == pytest.approx(1.5 * times[()])
+    assert 0.8 * times[()] < times[0.8, 1.0, 2.0] < 2 * times[()]
+    assert times[0.8, 1.0, 2.0] != times[()]
+
+
+@pytest.mark.parametrize("errors", [(1.1, 0.9), (0.0, 1.0)])
+def test_step_errors_ascend_and_are_positive(errors: tuple[float, ...]) -> None:
+    columns = request_columns(unrelated([0.0], [4], [3]))
+    with pytest.raises(ValueError, match="step errors"):
+        simulation.SimulationLoop(config(), Estimates(latency=SIMPLE.to_core()), columns, step_errors=errors)

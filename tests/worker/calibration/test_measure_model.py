@@ -14,8 +14,22 @@ from fakes.scripted_executor import ScriptedExecutor
 from fakes.tiny_checkpoints import write_checkpoint
 from schedcore._core import BatchPlan, algorithms
 from schedcore.api.config import EngineConfig
-from schedcore.latency.latency_profile import LatencyCoefficients, core_model, load_profile, save_profile
-from schedcore.latency.step_measurements import MeasuredStep, StepMeasurements, calibration_report, measured_step
+from schedcore.latency.calibration import Calibration
+from schedcore.latency.latency_profile import (
+    NUM_RATIOS,
+    ErrorStatistics,
+    LatencyCoefficients,
+    core_model,
+    load_profile,
+    save_profile,
+)
+from schedcore.latency.step_measurements import (
+    MeasuredStep,
+    StepMeasurements,
+    calibration_report,
+    error_ratios,
+    measured_step,
+)
 from worker.calibration.measure_model import MIN_ROUNDS, fill_pool, measure_model, measure_shapes
 from worker.calibration.step_shapes import Chunk, ShapeLimits, StepShape, hidden_shapes, step_shapes
 from worker.calibration.step_timer import LONG_SECONDS, StepTimer
@@ -158,6 +172,8 @@ def test_known_costs_are_found_again_and_disturbed_steps_do_no_harm(tmp_path: Pa
         assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), rel=0.1), name
     assert found.near_context == pytest.approx(TRUTH.near_context, rel=0.1)
     assert found.hidden_token == 3e-6
+    assert len(report.profile.error_ratios) == NUM_RATIOS
+    assert report.profile.error_ratios[NUM_RATIOS // 2] == pytest.approx(1.0, abs=0.01)
     save_profile(report.profile, tmp_path / "profile.json")
     assert load_profile(tmp_path / "profile.json") == report.profile
 
@@ -177,6 +193,19 @@ def test_noise_is_the_spread_of_equal_steps() -> None:
     loud = measured_step(algorithms.BatchFeatures(num_decodes=1.0), [1.0, 2.0, 3.0])
     assert (quiet.noise, loud.noise, loud.seconds) == (0.0, 0.5, 2.0)
     assert measurements([quiet, loud, loud]).noise == 0.5
+
+
+def test_error_ratios_are_what_repeated_steps_are_off_by() -> None:
+    steps = [MeasuredStep({"num_decodes": n, "decode_context": 0.0}, 0.01 * n * off, 0.1349) for n, off in OFF]
+    fitted = Calibration("corrected", LatencyCoefficients(decode_seq=0.01), *NO_ERRORS, held_out=())
+    ratios = error_ratios(steps, fitted)
+    assert ratios[NUM_RATIOS // 2] == pytest.approx(1.0, abs=0.02)
+    assert ratios[0] == pytest.approx(0.9 * (1 - 0.1 * 1.96), abs=0.01)  # the outermost of 20 normal deviates
+    assert ratios[-1] == pytest.approx(1.1 * (1 + 0.1 * 1.96), abs=0.01)
+
+
+OFF = ((4.0, 0.9), (8.0, 1.0), (16.0, 1.1))
+NO_ERRORS = (ErrorStatistics(mean=0.0, median=0.0, p95=0.0, num_samples=1),) * 2
 
 
 @pytest.fixture(scope="module")
