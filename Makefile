@@ -22,7 +22,7 @@ CPP_FILES = $(shell find cpp kernels tests/cpp tests/fuzz -name '*.h' -o -name '
 PY_DIRS := gateway schedcore vllm_engine worker client bench tests tools
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core test-python test-schema test-compat test-vllm test-vllm-cut test-vllm-gpu vllm-env test-gpu test-invariance test-kills test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
+.PHONY: help serve test test-core test-python test-schema test-compat test-vllm test-vllm-cut test-vllm-gpu vllm-env test-gpu test-invariance test-kills test-resume test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -80,6 +80,9 @@ test-kills: $(VENV)/.dev ## takes minutes: a batch of 2,000 rows, its server kil
 
 test-fleet: $(VENV)/.dev ## nodes that are killed, stopped, cut off and drained, 100,000 random frames: about two minutes
 	HOCKET_TEST_FLEET=1 HOCKET_TEST_FLEET_FRAMES=100000 $(BIN)/python -m pytest -q tests/fleet $(ARGS)
+
+test-resume: $(VENV)/.dev ## takes minutes: streams whose engine is killed at twenty moments
+	HOCKET_TEST_RESUMES=20 $(BIN)/python -m pytest -q tests/end_to_end/test_streams_survive.py
 
 fuzz: $(VENV)/.fuzz ## coverage-guided fuzzing of all that comes from outside, FUZZ_MINUTES (60) in all; goes on where it stopped
 	@VENV=$(VENV) tests/fuzz/build_core.sh

@@ -253,7 +253,12 @@ class Scheduler:
         cache_salt: str = "",
         tenant: str = "",
         session_id: str = "",
-    ) -> AddStatus: ...
+        num_prior_tokens: int = 0,
+        last_token_time: float | None = None,
+    ) -> AddStatus:
+        """num_prior_tokens: the prompt's last ones that are output already, the last of them at last_token_time
+        (None: at arrival_time). max_tokens counts the rest, min_tokens all output.
+        """
     def retry_seconds(self) -> float:
         """Until an online request like the one last refused as OVERLOADED would be accepted, as it seems now."""
     def abort(self, request_id: int) -> bool:

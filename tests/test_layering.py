@@ -35,6 +35,7 @@ ROOM_ORDERS = {
         "offline.database",
         "answers",
         "generation",
+        "resumption",
         "advisories",
         "http",
         "stock",

@@ -11,7 +11,16 @@ from typing import Any
 import msgspec
 
 from schedcore.api.config import VLLM_POLICY, EngineConfig
-from schedcore.api.types import ADVISORIES, ALLOWED_TOKENS, BAD_WORDS, CACHE_RESET, LOGPROB_TOKENS, POOLING, EngineInfo
+from schedcore.api.types import (
+    ADVISORIES,
+    ALLOWED_TOKENS,
+    BAD_WORDS,
+    CACHE_RESET,
+    LOGPROB_TOKENS,
+    POOLING,
+    RESUMPTION,
+    EngineInfo,
+)
 from schedcore.serving.engine_main import IsOrphaned
 from schedcore.serving.engine_server import EngineServer
 from schedcore.serving.gateway_link import GatewayLink
@@ -21,7 +30,7 @@ from vllm_engine.settings import advisor_settings, engine_arguments
 
 logger = logging.getLogger("vllm_engine")
 
-WITHOUT = (ALLOWED_TOKENS, BAD_WORDS, LOGPROB_TOKENS, CACHE_RESET, POOLING)
+WITHOUT = (ALLOWED_TOKENS, BAD_WORDS, LOGPROB_TOKENS, CACHE_RESET, POOLING, RESUMPTION)
 
 
 def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: IsOrphaned) -> int:

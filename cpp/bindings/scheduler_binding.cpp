@@ -53,7 +53,8 @@ AddStatus add_request(SchedulerObject& object, uint64_t request_id, const py::ob
                       int64_t max_tokens, int64_t min_tokens, const py::object& stop_token_ids, int32_t request_class,
                       int64_t priority, double arrival_time, std::optional<double> ttft_target,
                       std::optional<double> itl_target, std::optional<double> tpot_target,
-                      const std::string& cache_salt, const std::string& tenant, const std::string& session_id) {
+                      const std::string& cache_salt, const std::string& tenant, const std::string& session_id,
+                      int64_t num_prior_tokens, std::optional<double> last_token_time) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const TokenIds prompt(prompt_token_ids);
   const TokenIds stops(stop_token_ids);
@@ -70,6 +71,8 @@ AddStatus add_request(SchedulerObject& object, uint64_t request_id, const py::ob
   spec.cache_salt = cache_salt;
   spec.tenant = tenant;
   spec.session_id = session_id;
+  spec.num_prior_tokens = num_prior_tokens;
+  spec.last_token_time = last_token_time.value_or(arrival_time);
   return object.scheduler().add_request(spec);
 }
 
@@ -164,7 +167,8 @@ void bind_scheduler(py::module_& module) {
       .def("add_request", &add_request, "request_id"_a, "prompt_token_ids"_a, py::kw_only(), "max_tokens"_a,
            "min_tokens"_a = 0, "stop_token_ids"_a = py::tuple(), "request_class"_a = 0, "priority"_a = 0,
            "arrival_time"_a = 0.0, "ttft_target"_a = py::none(), "itl_target"_a = py::none(),
-           "tpot_target"_a = py::none(), "cache_salt"_a = "", "tenant"_a = "", "session_id"_a = "")
+           "tpot_target"_a = py::none(), "cache_salt"_a = "", "tenant"_a = "", "session_id"_a = "",
+           "num_prior_tokens"_a = 0, "last_token_time"_a = py::none())
       .def("retry_seconds", [](SchedulerObject& self) { return self.scheduler().retry_seconds(); })
       .def(
           "abort", [](SchedulerObject& self, uint64_t id) { return self.scheduler().abort(id); }, "request_id"_a)

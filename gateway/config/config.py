@@ -257,6 +257,15 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
         Range(0),
     ] = 60_000.0
+    resume_wait_ms: Annotated[  # the pause that a client sees is this, the queue and the prompt once more
+        float,
+        _limit(
+            "for an engine that died to be there again, then open requests go on where they were; 0: they end with it "
+            "(default: {default})",
+            "N",
+        ),
+        Range(0),
+    ] = 120_000.0
     drain_timeout_ms: Annotated[
         float, _limit("for open requests to finish after SIGTERM (default: {default})", "N"), Range(0)
     ] = 30_000.0

@@ -99,6 +99,16 @@ class DeltaStream:
         finally:
             self._listener = None
 
+    def listen(self, consumer: Callable[[list[TokenDelta]], None]) -> None:
+        """Instead of a reader: `consumer` gets what arrives, from within the engine client. It never raises."""
+
+        def hand_on() -> None:
+            if arrived := self._take():
+                consumer(arrived)
+
+        self._listener = hand_on
+        hand_on()
+
     def push(self, delta: TokenDelta) -> bool:
         """Called by the engine client, in order; at most one final delta per request. True: wake() is due."""
         if delta.finish_reason is not _NONE:

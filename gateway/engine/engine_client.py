@@ -49,8 +49,8 @@ class EngineClient(Protocol):
     def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:
         """Submits the requests of one connection and returns what will arrive for them.
 
-        Every request gets exactly one final delta, also if the engine dies (ErrorCode.ENGINE_DEAD). Closing the
-        stream aborts what is still open. Raises EngineDeadError if the engine is not alive.
+        Every request gets exactly one final delta, also if the engine dies (ErrorCode.ENGINE_DEAD, ENGINE_HUNG).
+        Closing the stream aborts what is still open. Raises EngineDeadError if the engine is not alive.
         """
 
     async def advise(self, advisory: Advisory) -> SessionState:

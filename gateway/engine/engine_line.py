@@ -58,6 +58,8 @@ class EngineLine:
         self._timeout_seconds = timeout_seconds
         self._heartbeat = Heartbeat(timeout_seconds, self.read, self._ask, self._on_silence)
         self._frames: FrameLine | None = None
+        self._has_hung_up = False
+        self._end_code = ErrorCode.ENGINE_DEAD  # what its end is to requests
 
     @property
     def info(self) -> EngineInfo:
@@ -67,7 +69,7 @@ class EngineLine:
 
     @property
     def is_alive(self) -> bool:
-        return self._info is not None and self.death is None
+        return self._info is not None and self.death is None and not self._has_hung_up
 
     @property
     def was_ready(self) -> bool:
@@ -131,7 +133,7 @@ class EngineLine:
                 _log.error("%s Open requests: %d", reason, self.router.num_open)
             self.settled.set()
             self.dead.set()
-            self.router.fail_all(ErrorCode.ENGINE_DEAD, reason)
+            self.router.fail_all(self._end_code, reason)
             self._answers.fail_all(reason)
             self._resets.fail_all(reason)
 
@@ -152,6 +154,8 @@ class EngineLine:
             raise EngineDeadError(self.death)
         if self._info is None:
             raise EngineDeadError("The engine is starting.", code="starting")
+        if self._has_hung_up:
+            raise EngineDeadError("The engine has hung up.")
 
     def _abort(self, request_id: int) -> None:
         if self.is_alive:
@@ -169,6 +173,7 @@ class EngineLine:
         if isinstance(error, FrameError):
             self._on_useless(f"The engine sent what is no message: {error}.")
         else:
+            self._has_hung_up = True
             self._on_hung_up()
 
     def _on_message(self, message: wire.ToGateway) -> None:
@@ -200,4 +205,5 @@ class EngineLine:
         self.send(wire.Ping())
 
     def _on_silence(self) -> None:
+        self._end_code = ErrorCode.ENGINE_HUNG
         self._on_useless(f"The engine hung: it said nothing for {self._timeout_seconds:g} seconds.")

@@ -83,7 +83,7 @@ class Generation:
             self._ticket = self._admit()
             taken.callback(self._leave_queue)
             try:
-                stream = taken.enter_context(serving.engine.stream(self._requests))
+                stream = taken.enter_context(serving.resumption.stream(self._requests))
             except EngineDeadError as error:
                 raise UnavailableError(str(error), code=error.code) from None
             exchange = Exchange(stream, self._prepared, serving.clock, self._figures)

@@ -18,6 +18,7 @@ from gateway.generation.response_store import ResponseStore
 from gateway.metrics.metrics import SERVED_CLASSES, Metrics
 from gateway.model.served_model import ServedModel
 from gateway.protocol.errors import UnavailableError
+from gateway.resumption.resumption import Resumption
 from schedcore.api.types import EngineInfo, RequestClass
 
 
@@ -36,6 +37,7 @@ class Serving:
     admissions: dict[RequestClass, Admission] = field(init=False)
     target_defaults: TargetDefaults = field(init=False)
     grammar_checks: GrammarChecks = field(init=False)
+    resumption: Resumption = field(init=False)
     is_draining: bool = False
 
     def __post_init__(self) -> None:
@@ -43,6 +45,8 @@ class Serving:
         self.responses = ResponseStore(config.max_response_bytes)
         self.target_defaults = config.target_defaults
         self.grammar_checks = GrammarChecks(self.model.tokenizer.pool)
+        wait_seconds = config.resume_wait_ms / 1e3
+        self.resumption = Resumption(self.engine, self.metrics.resumption, self.clock, wait_seconds)
         self.admissions = {
             request_class: Admission(config.max_queue_requests, config.max_queue_tokens)
             for request_class in SERVED_CLASSES

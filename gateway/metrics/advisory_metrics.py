@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gateway.metrics.metrics import LONG_SECONDS, Histogram
+from gateway.metrics.histogram import LONG_SECONDS, Histogram
 from schedcore.api.types import AdvisoryEvent
 
 

@@ -198,8 +198,10 @@ def from_engine(error: EngineError | None) -> ApiError:
             return InvalidRequestError(error.message, code="context_length_exceeded")
         case ErrorCode.INVALID:
             return InvalidRequestError(error.message)
-        case ErrorCode.ENGINE_DEAD:
+        case ErrorCode.ENGINE_DEAD | ErrorCode.ENGINE_HUNG:
             return UnavailableError(error.message, code="engine_dead")
+        case ErrorCode.POISON:  # a status that no client tries again by itself
+            return InvalidRequestError(error.message, code="poison_request")
         case ErrorCode.NOT_FINITE:
             return ServerError(error.message, code="not_finite")
         case _:

@@ -34,6 +34,7 @@ from schedcore.api.types import (
     LOGPROB_TOKENS,
     POOLING,
     PROMPT_LOGPROBS,
+    RESUMPTION,
     Advisory,
     CacheReset,
     EngineError,
@@ -47,7 +48,7 @@ from schedcore.api.types import (
     TokenDelta,
 )
 
-WITHOUT = (ADVISORIES, BAD_WORDS, CACHE_RESET, LARK_GRAMMARS, LOGPROB_TOKENS, POOLING, PROMPT_LOGPROBS)
+WITHOUT = (ADVISORIES, BAD_WORDS, CACHE_RESET, LARK_GRAMMARS, LOGPROB_TOKENS, POOLING, PROMPT_LOGPROBS, RESUMPTION)
 LOOK_SECONDS = 1.0  # between two looks at a server
 MAX_LOST = 2  # servers that may go away under a request; it may be what ends them
 

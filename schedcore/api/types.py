@@ -25,6 +25,8 @@ class ErrorCode(enum.StrEnum):
     DUPLICATE_ID = "duplicate_id"
     INVALID = "invalid"
     ENGINE_DEAD = "engine_dead"
+    ENGINE_HUNG = "engine_hung"  # it was killed for its silence
+    POISON = "poison"  # engines died whenever they computed the request
     NOT_FINITE = "not_finite"  # what the model computed for the request is NaN or infinite
     INTERNAL = "internal"
 
@@ -105,9 +107,9 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     request_id: int
     prompt_token_ids: list[int]
-    max_tokens: int
+    max_tokens: int  # to come
     sampling: SamplingParams = SamplingParams()
-    min_tokens: int = 0  # stop tokens cannot be sampled before this many output tokens
+    min_tokens: int = 0  # stop tokens cannot be sampled before this many output tokens, prior ones included
     stop_token_ids: list[int] = []  # end-of-sequence tokens included, unless ignored
     request_class: RequestClass = RequestClass.ONLINE
     priority: int = 0  # smaller runs earlier (docs/scheduling.md)
@@ -119,6 +121,9 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     adapter: str = ""  # that is put over the model, by name; requests share cached prefixes only under equal ones
     pooling: Pooling | None = None  # the prompt's vector is wanted, and no token; max_tokens is 1 then
     grammar: Grammar | None = None  # with one, stop tokens come where it may end; its end comes before min_tokens
+    # Of a request that goes on where another engine's ended: with its seed, the rest is what that one would have said.
+    num_prior_tokens: int = 0  # the prompt's last ones, that are output already
+    pause_ms: float = 0.0  # since the last of them was there, when this was submitted
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -191,6 +196,7 @@ PROMPT_LOGPROBS = "log-probabilities of the prompt"
 LARK_GRAMMARS = "grammars in LARK"  # forced calls of tools, and answers behind thinking, are written in it
 POOLING = "embeddings"
 GENERATION = "generation"  # the model has no head for tokens
+RESUMPTION = "num_prior_tokens"  # then a stream ends with its engine
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

@@ -64,6 +64,7 @@ class EngineServer:
         self._incarnation = secrets.token_hex(16)
         self._gateways: set[bytes] = set()
         self._is_stopping = False
+        self._is_told_to = False  # by a gateway, which expects no more
         self._is_working = False
         self._is_checked = True  # invariants, since the last work
         self._stats_time = clock()
@@ -77,11 +78,16 @@ class EngineServer:
         try:
             while not self._is_stopping:
                 self._turn()
-            self._engine.abort_all()
-            self._publish_deltas()
         except Exception as error:
-            self._fail(f"the engine failed: {type(error).__name__}: {error}")
+            message = f"the engine failed: {type(error).__name__}: {error}"
+            self._say_goodbye(message)
+            self._engine.fail_all(message)
+            self._publish_deltas()
             raise
+        if not self._is_told_to:
+            self._say_goodbye("the engine was stopped")
+        self._engine.abort_all()
+        self._publish_deltas()
 
     def _turn(self) -> None:
         self._take_in()
@@ -116,6 +122,7 @@ class EngineServer:
                 case wire.Ping():
                     self._send(gateway, wire.Pong())
                 case wire.Shutdown():
+                    self._is_told_to = True
                     self.stop()
 
     def _rest(self) -> None:
@@ -158,8 +165,7 @@ class EngineServer:
             logger.warning("nobody needs this engine any longer; stopping")
             self.stop()
 
-    def _fail(self, message: str) -> None:
-        self._engine.fail_all(message)
-        self._publish_deltas()
+    def _say_goodbye(self, message: str) -> None:
+        """Before gateways hear of requests: what goes on elsewhere is not asked of this engine once more."""
         for gateway in list(self._gateways):
             self._send(gateway, wire.Fatal(message))

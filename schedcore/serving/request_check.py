@@ -28,6 +28,10 @@ def find_problem(request: EngineRequest, vocab_size: int, adapters: Collection[s
         return "a request for a vector has max_tokens 1 and no grammar"
     if request.pooling is not None and (request.pooling.num_dimensions or 1) < 1:
         return "a vector has at least one dimension"
+    if not 0 <= request.num_prior_tokens < len(prompt):
+        return f"num_prior_tokens must be in [0, {len(prompt)}), not {request.num_prior_tokens}"
+    if request.num_prior_tokens and (request.pooling is not None or request.sampling.num_prompt_logprobs is not None):
+        return "what is said of the prompt, a vector or log-probabilities, does not go on after prior tokens"
     if request.min_tokens < 0:
         return f"min_tokens must not be negative, not {request.min_tokens}"
     if any(token < 0 or token > INT32_MAX for token in request.stop_token_ids):
@@ -40,8 +44,9 @@ def find_problem(request: EngineRequest, vocab_size: int, adapters: Collection[s
             return f"{name}_target_ms must be positive, not {target}"
     if request.grammar is not None and not any(0 <= token < vocab_size for token in request.stop_token_ids):
         return "a grammar needs a stop token, which ends the output where it may end"
-    if not math.isfinite(request.age_ms):
-        return "age_ms must be finite"
+    for name in ("age_ms", "pause_ms"):
+        if not math.isfinite(getattr(request, name)):
+            return f"{name} must be finite"
     return _sampling_problem(request.sampling, vocab_size)
 
 

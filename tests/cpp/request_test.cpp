@@ -55,6 +55,33 @@ TEST(request, a_stop_token_before_min_tokens_does_not_end_it) {
   CHECK_EQ(append(&table, slot, 2), FinishReason::kStop);
 }
 
+TEST(request, prior_tokens_are_output) {
+  RequestTable table;
+  RequestSpec later = spec(2, 3);
+  later.prompt = kPrompt;
+  later.num_prior_tokens = 1;
+  later.arrival_time = 10.0;
+  later.last_token_time = 14.0;
+  later.targets.tpot = 2.0;
+  const Slot slot = table.add(later, 100);
+  CHECK_EQ(table.num_prompt_tokens[slot], 2);
+  CHECK_EQ(table.num_output_tokens(slot), 1);
+  CHECK_EQ(table.pending_seconds(slot, 15.0), 1.0);
+  CHECK_EQ(table.cumulative_deadline(slot), 16.0);
+  CHECK_EQ(append(&table, slot, 2), FinishReason::kNone);  // the second of at least three
+  CHECK_EQ(append(&table, slot, 2), FinishReason::kStop);  // and the last of two to come
+}
+
+TEST(request, with_a_ttft_target_deadlines_count_from_arrival_wherever_it_goes_on) {
+  RequestTable table;
+  RequestSpec later = spec(20);
+  later.num_prior_tokens = 2;
+  later.arrival_time = 10.0;
+  later.last_token_time = 14.0;
+  later.targets = {.ttft = 3.0, .tpot = 2.0};
+  CHECK_EQ(table.cumulative_deadline(table.add(later, 100)), 17.0);
+}
+
 TEST(request, a_stop_token_as_the_last_token_is_a_stop) {
   RequestTable table;
   const Slot slot = table.add(spec(1), 100);

@@ -1,4 +1,7 @@
-"""kill -9 of the engine: every open request gets a final error, /health says so, and the engine comes back."""
+"""kill -9 of the engine: /health says so, and it comes back; where nobody goes on, every request has a final error.
+
+How requests go on: test_streams_survive.py.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ async def test_killed_engine_ends_every_request(tmp_path: Path) -> None:
 
 
 async def test_requests_without_stream_get_503(tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
+    with serving(tmp_path, "--resume-wait-ms", "0") as server:
         url = f"{server.url}/v1/chat/completions"
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             asking = [asyncio.create_task(session.post(url, json=BODY)) for _ in range(5)]
@@ -69,7 +72,7 @@ async def test_killed_engine_is_started_again(tmp_path: Path) -> None:
 
 
 async def test_hung_engine_is_killed_and_started_again(tmp_path: Path) -> None:
-    with serving(tmp_path, "--engine-timeout-ms", "1500") as server:
+    with serving(tmp_path, "--engine-timeout-ms", "1500", "--resume-wait-ms", "0") as server:
         first = server.engine
         async with aiohttp.ClientSession() as session:
             stream = await session.post(f"{server.url}/v1/chat/completions", json=BODY | {"stream": True})

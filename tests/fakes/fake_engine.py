@@ -6,6 +6,8 @@ import asyncio
 from array import array
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from fakes.byte_tokenizer import END, VOCAB_SIZE
 from fakes.fake_sessions import FakeSessions
 from gateway.engine.delta_stream import DeltaRouter, DeltaStream
@@ -71,8 +73,20 @@ class FakeSteps:
     def num_open(self) -> int:
         return len(self._open)
 
+    @property
+    def open_ids(self) -> set[int]:
+        return set(self._open)
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        return [request.prompt_token_ids for request, _, _ in self._open.values()]
+
     def add(self, request: EngineRequest) -> None:
-        self._open[request.request_id] = (request, self._script(request), 0)
+        num_prior = request.num_prior_tokens
+        prompt = request.prompt_token_ids[: len(request.prompt_token_ids) - num_prior]
+        max_tokens = request.max_tokens + num_prior
+        whole = msgspec.structs.replace(request, prompt_token_ids=prompt, max_tokens=max_tokens)
+        self._open[request.request_id] = (whole, self._script(whole), num_prior)
         self.num_prompt_tokens += len(request.prompt_token_ids)
 
     def abort(self, request_id: int) -> list[TokenDelta]:
@@ -188,6 +202,7 @@ class FakeEngine:
         if is_ready:
             self._is_ready.set()
         self._death: str | None = None
+        self._is_restarting = False
         self._pending: asyncio.Handle | None = None
 
     @property
@@ -201,7 +216,7 @@ class FakeEngine:
 
     @property
     def death(self) -> str | None:
-        return self._death
+        return None if self._is_restarting else self._death
 
     @property
     def trouble(self) -> str | None:
@@ -211,12 +226,17 @@ class FakeEngine:
     def num_open(self) -> int:
         return self._steps.num_open
 
+    @property
+    def open_ids(self) -> set[int]:
+        return self._steps.open_ids
+
     async def start(self) -> None:
         await self._is_ready.wait()
         if self._death is not None:
             raise EngineDeadError(self._death)
 
     async def close(self) -> None:
+        self._is_restarting = False
         self.die("The engine was shut down.")
 
     def _check_alive(self) -> None:
@@ -230,15 +250,16 @@ class FakeEngine:
 
     def revive(self) -> None:
         """As a supervisor would."""
-        self._death = None
+        self._death, self._is_restarting = None, False
         self.num_restarts += 1
 
-    def die(self, reason: str) -> None:
+    def die(self, reason: str, code: ErrorCode = ErrorCode.ENGINE_DEAD, *, for_good: bool = True) -> None:
+        """for_good: nobody is about to revive it."""
         if self._death is None:
-            self._death = reason
+            self._death, self._is_restarting = reason, not for_good
             self._is_ready.set()
             self._steps.abort_all()
-            self._router.fail_all(ErrorCode.ENGINE_DEAD, reason)
+            self._router.fail_all(code, reason)
             self._answers.fail_all(reason)
 
     def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:

@@ -1,7 +1,8 @@
 """`python -m fakes.fake_worker --endpoint ipc://...`: an engine process without a model, for the gateway's tests.
 
 Speaks the same protocol as `python -m worker`. FAKE_WORKER_MODE makes it fail: `exit` before it is ready, `fatal`
-(says why first), `garbage` (once ready), `deaf` (to advisories). FAKE_WORKER_STEP_MS is the pace.
+(says why first), `garbage` (once ready), `deaf` (to advisories), `mortal` (of a prompt with "poison" in it). What
+FAKE_WORKER_STEP_MS says is the pace.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from schedcore.api.types import CacheReset, TokenDelta
 from schedcore.serving.gateway_link import GatewayLink
 
 STEPS_BETWEEN_STATS = 50
+POISON = b"poison"
 
 
 class FakeWorker:
@@ -41,10 +43,15 @@ class FakeWorker:
                         self._gateway = gateway
                         self._on_message(message)
             elif self._steps.num_open:
+                self._die_of_poison()
                 self._say(self._steps.step())
                 if not self._steps.num_open or self._steps.num_steps % STEPS_BETWEEN_STATS == 0:
                     self._link.send(self._gateway, wire.Stats(self._steps.stats()))
         self._link.close()
+
+    def _die_of_poison(self) -> None:
+        if self._mode == "mortal" and any(POISON in bytes(t for t in p if t < 256) for p in self._steps.prompts):
+            os._exit(9)
 
     def _on_message(self, message: wire.ToEngine) -> None:
         match message:

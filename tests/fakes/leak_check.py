@@ -70,6 +70,7 @@ def _open(services: Services) -> dict[str, int]:
         held[f"{request_class.name} requests admitted"] = admission.num_requests
         held[f"{request_class.name} tokens admitted"] = admission.num_tokens
     held["streams of the engine's client"] = engine._router.num_open
+    held["requests that may go on"] = services.serving.resumption.num_open
     held["advisories without an answer"] = len(getattr(engine, "_answers", ()))
     held["requests in the engine"] = getattr(engine, "num_open", 0)
     held |= _open_work(services.model.tokenizer.pool) | _unbalanced_leases(services.serving.advisor)

@@ -23,7 +23,7 @@ from fakes.leak_check import assert_nothing_is_open
 from gateway.answers.chat_chunks import ChatChunks
 from gateway.engine.engine_client import EngineDeadError
 from gateway.generation.choice import Choice
-from gateway.metrics.metrics import Histogram
+from gateway.metrics.histogram import Histogram
 from gateway.model.detokenize import PieceDetokenizer
 from gateway.model.tokenize import MAX_INLINE_CHARACTERS
 from gateway.offline.checking.validation import Validator

@@ -117,7 +117,11 @@ class Grammars:
         ends = self._vocabulary.eos_tokens
         num_words = (self._vocabulary.vocab_size + 31) // 32
         matcher = Matcher(inner.deep_copy(), ends, request.stop_token_ids, num_words)
-        matcher.find_mask()
+        for token in request.prompt_token_ids[len(request.prompt_token_ids) - request.num_prior_tokens :]:
+            if matcher.problem is None:
+                matcher.advance(token)
+        if matcher.problem is None:
+            matcher.find_mask()
         return matcher
 
     def _load(self) -> LLTokenizer:

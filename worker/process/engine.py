@@ -9,6 +9,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -307,7 +308,8 @@ class Engine:
         for internal_id, problem in compiled:
             held = self._held[internal_id]
             waited_ms = (self._clock() - held.since) * 1000
-            request = msgspec.structs.replace(held.request, age_ms=held.request.age_ms + waited_ms)
+            age_ms, pause_ms = held.request.age_ms + waited_ms, held.request.pause_ms + waited_ms
+            request = msgspec.structs.replace(held.request, age_ms=age_ms, pause_ms=pause_ms)
             status = AddStatus.INVALID if problem is not None else self._add_to_core(internal_id, request)
             if status == AddStatus.OK:
                 del self._held[internal_id]
@@ -322,6 +324,11 @@ class Engine:
         salt, session = request.cache_salt, _session_of(request)
         if not _may_reuse(request):
             salt = f"{salt}\0{internal_id}"
+        now = self._clock()
+        prior: dict[str, Any] = {}
+        if request.num_prior_tokens:
+            last_token_time = now - max(request.pause_ms, 0.0) / 1000
+            prior = {"num_prior_tokens": request.num_prior_tokens, "last_token_time": last_token_time}
         return self._core.add_request(
             internal_id,
             request.prompt_token_ids,
@@ -330,13 +337,14 @@ class Engine:
             stop_token_ids=request.stop_token_ids,
             request_class=int(request.request_class),
             priority=request.priority,
-            arrival_time=self._clock() - max(request.age_ms, 0.0) / 1000,
+            arrival_time=now - max(request.age_ms, 0.0) / 1000,
             ttft_target=_seconds(request.targets.ttft_ms),
             itl_target=_seconds(request.targets.itl_ms),
             tpot_target=_seconds(request.targets.tpot_ms),
             cache_salt=salt,
             tenant=request.tenant,
             session_id="" if session is None else session.session_id,
+            **prior,
         )
 
     def _refuse(self, gateway: Gateway, request: EngineRequest, error: EngineError) -> None:

@@ -79,7 +79,8 @@ class RequestState:
         """matcher: of its grammar, if it has one."""
         params = request.sampling
         self.params: SamplingParams = params
-        self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.num_prompt_tokens = len(request.prompt_token_ids) - request.num_prior_tokens
+        prior = request.prompt_token_ids[self.num_prompt_tokens :]
         given = params.seed is not None
         self.seed = as_seed(params.seed or 0) if given else derive_seed(engine_seed, request.request_id)
         self.min_tokens = request.min_tokens
@@ -91,10 +92,16 @@ class RequestState:
         self.allowed: AllowedTokens | None = None
         if self.needs & Needs.ALLOWED:
             self.allowed = AllowedTokens(params, self.stop_tokens.tolist(), vocab_size)
+            for token in prior:
+                self.allowed.note(token)
         self.history: TokenHistory | None = None
         if self.needs & Needs.PENALTIES:
             # only the repetition penalty looks at the prompt
-            self.history = TokenHistory(request.prompt_token_ids if params.repetition_penalty != 1.0 else [])
+            looks_at_prompt = params.repetition_penalty != 1.0
+            prompt = request.prompt_token_ids[: self.num_prompt_tokens]
+            self.history = TokenHistory(prompt if looks_at_prompt else [])
+            for token in prior:
+                self.history.add(token)
 
 
 def is_plain(request: EngineRequest) -> bool:

@@ -12,6 +12,7 @@ bool is_online(const RequestTable& requests, Slot slot) { return requests.reques
 
 bool OverloadControl::accepts(const RequestSpec& spec, std::span<const Slot> restoring, int32_t num_cached) {
   if (!is_enabled() || spec.request_class != kOnlineClass) return true;
+  if (spec.num_prior_tokens > 0) return true;  // it has had its first token
   const int32_t tenant = load_.tenants.find(spec.tenant);
   const Backlog backlog = this->backlog(restoring, tenant);
   if (backlog.seconds == 0) return true;

@@ -24,16 +24,17 @@ Slot RequestTable::take_slot() {
 
 Slot RequestTable::add(const RequestSpec& spec, int32_t max_model_len) {
   const Slot slot = take_slot();
-  const auto num_prompt = static_cast<int32_t>(spec.prompt.size());
-  const auto total = [&](int64_t num_output) {
-    return static_cast<int32_t>(num_prompt + std::min<int64_t>(num_output, max_model_len - num_prompt));
+  const auto num_known = static_cast<int32_t>(spec.prompt.size());
+  const auto num_prompt = static_cast<int32_t>(num_known - spec.num_prior_tokens);
+  const auto total = [&](int32_t begin, int64_t num_output) {
+    return static_cast<int32_t>(begin + std::min<int64_t>(num_output, max_model_len - begin));
   };
   id[slot] = spec.id;
   sequence[slot] = next_sequence++;
   num_prompt_tokens[slot] = num_prompt;
   RequestLimits& limit = limits[slot];
-  limit.max_total_tokens = total(spec.max_tokens);
-  limit.min_total_tokens = total(spec.min_tokens);
+  limit.max_total_tokens = total(num_known, spec.max_tokens);
+  limit.min_total_tokens = total(num_prompt, spec.min_tokens);
   limit.stop_mask = 0;
   for (const int32_t token : spec.stop_token_ids) limit.stop_mask |= uint64_t{1} << (token & 63);
   cache_salt[slot] = spec.cache_salt;
@@ -46,7 +47,7 @@ Slot RequestTable::add(const RequestSpec& spec, int32_t max_model_len) {
   state[slot] = RequestState::kWaiting;
   is_aborted[slot] = 0;
   row[slot] = kNone;
-  num_tokens[slot] = num_prompt;
+  num_tokens[slot] = num_known;
   last_token[slot] = spec.prompt.back();
   num_computed_tokens[slot] = 0;
   num_scheduled_tokens[slot] = 0;
@@ -55,7 +56,7 @@ Slot RequestTable::add(const RequestSpec& spec, int32_t max_model_len) {
   num_last_scheduled[slot] = 0;
   num_cached_hint[slot] = 0;
   is_starved[slot] = 0;
-  pace[slot] = {.last_token_time = spec.arrival_time, .first_due = spec.arrival_time + spec.targets.ttft};
+  pace[slot] = pace_of(spec);
   delays[slot] = {};
   num_saved_tokens[slot] = 0;
   keys[slot].clear();
@@ -68,6 +69,16 @@ Slot RequestTable::add(const RequestSpec& spec, int32_t max_model_len) {
   std::ranges::copy(spec.stop_token_ids, behind);
   slot_of_id.emplace(spec.id, slot);
   return slot;
+}
+
+// Without a TTFT target, prior tokens count as on time: nobody knows when the first of them came.
+Pace RequestTable::pace_of(const RequestSpec& spec) {
+  const double due = spec.arrival_time + spec.targets.ttft;
+  if (spec.num_prior_tokens == 0) return {.last_token_time = spec.arrival_time, .first_due = due};
+  const bool has_due = due < std::numeric_limits<double>::infinity();
+  const bool has_tpot = spec.targets.tpot < std::numeric_limits<double>::infinity();
+  const double ran_for = has_tpot ? static_cast<double>(spec.num_prior_tokens - 1) * spec.targets.tpot : 0.0;
+  return {.last_token_time = spec.last_token_time, .first_due = has_due ? due : spec.last_token_time - ran_for};
 }
 
 void RequestTable::free(Slot slot) {

@@ -61,8 +61,8 @@ struct Targets {
 struct RequestSpec {
   uint64_t id = 0;
   std::span<const int32_t> prompt;
-  int64_t max_tokens = 1;                   // output tokens
-  int64_t min_tokens = 0;                   // output tokens before a stop token may end it
+  int64_t max_tokens = 1;                   // output tokens to come
+  int64_t min_tokens = 0;                   // output tokens, prior ones included, before a stop token may end it
   std::span<const int32_t> stop_token_ids;  // end of sequence included
   int32_t request_class = 0;                // < kNumRequestClasses
   int64_t priority = 0;                     // smaller is more important; see class_order.h
@@ -71,6 +71,10 @@ struct RequestSpec {
   std::string_view cache_salt;
   std::string_view tenant;      // with the salt and
   std::string_view session_id;  // this, names the session; empty: none
+
+  // Of a request that goes on where another engine's ended: as if it had been preempted here.
+  int64_t num_prior_tokens = 0;  // the prompt's last ones, that are output already
+  double last_token_time = 0.0;  // seconds; of the last of them. Meaningless without
 };
 
 // When a request ends.
@@ -209,6 +213,7 @@ struct RequestTable {
 
  private:
   Slot take_slot();
+  static Pace pace_of(const RequestSpec& spec);
   bool is_stopped_by(Slot slot, int32_t last_token) const;
   void note_first_token(Slot slot, double ttft);  // in seconds
   void note_late_token(Slot slot, bool is_late_gap, bool is_late_token);

@@ -205,9 +205,10 @@ void Admission::seat(Slot slot, int32_t num_cached_tokens) {
   parts_.restores.on_seated(slot);
   parts_.announcements.on_seated(slot);
   if (requests_.num_cached_tokens[slot] != kNone) return;
-  requests_.num_cached_tokens[slot] = num_cached_tokens;
-  parts_.restores.count_hits(slot, num_cached_tokens);
-  counters_.num_cached_prompt_tokens += num_cached_tokens;
+  const int32_t num_cached_prompt = std::min(num_cached_tokens, requests_.num_prompt_tokens[slot]);
+  requests_.num_cached_tokens[slot] = num_cached_prompt;
+  parts_.restores.count_hits(slot, num_cached_prompt);
+  counters_.num_cached_prompt_tokens += num_cached_prompt;
   counters_.num_queried_prompt_tokens += requests_.num_prompt_tokens[slot];
 }
 

@@ -54,14 +54,17 @@ AddStatus Scheduler::validate(const RequestSpec& spec) const {
   if (spec.prompt.empty() || std::ranges::any_of(spec.prompt, is_negative)) return AddStatus::kInvalid;
   if (spec.max_tokens < 1 || spec.min_tokens < 0 || !std::isfinite(spec.arrival_time)) return AddStatus::kInvalid;
   if (spec.request_class < 0 || spec.request_class >= kNumRequestClasses) return AddStatus::kInvalid;
+  const auto num_known = static_cast<int64_t>(spec.prompt.size());
+  if (spec.num_prior_tokens < 0 || spec.num_prior_tokens >= num_known) return AddStatus::kInvalid;
+  if (spec.num_prior_tokens > 0 && !std::isfinite(spec.last_token_time)) return AddStatus::kInvalid;
   if (state_.requests.find(spec.id) != kNone) return AddStatus::kDuplicateId;
 
-  const auto num_prompt = static_cast<int64_t>(spec.prompt.size());
-  if (num_prompt + 1 > state_.config.max_model_len) return AddStatus::kTooLong;
-  const int64_t num_output = std::min<int64_t>(spec.max_tokens, state_.config.max_model_len - num_prompt);
-  if (state_.config.blocks_for(static_cast<int32_t>(num_prompt + num_output)) > state_.memory.num_kv_blocks()) {
+  if (num_known + 1 > state_.config.max_model_len) return AddStatus::kTooLong;
+  const int64_t num_output = std::min<int64_t>(spec.max_tokens, state_.config.max_model_len - num_known);
+  if (state_.config.blocks_for(static_cast<int32_t>(num_known + num_output)) > state_.memory.num_kv_blocks()) {
     return AddStatus::kTooLong;
   }
+  const int64_t num_prompt = num_known - spec.num_prior_tokens;
   const bool is_whole = !state_.config.enable_chunked_prefill;
   if (is_whole && num_prompt > state_.config.max_num_batched_tokens) return AddStatus::kTooLong;
   const size_t num_waiting = state_.waiting.size() + restores_.restoring().size();

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from gateway.metrics.catalogue.reading import Reading
-from gateway.metrics.metrics import Histogram
+from gateway.metrics.histogram import Histogram
 
 Value: TypeAlias = float | Histogram
 

@@ -9,6 +9,8 @@ from gateway.metrics.catalogue.reading import SERVED_LABELS, Reading
 from gateway.metrics.metrics import ClassMetrics
 from schedcore.api.types import RequestClass
 
+_CAUSES = ("died", "hung")
+
 
 def _by_class(read: Callable[[ClassMetrics], Value]) -> Callable[[Reading], dict[str, Value]]:
     return lambda r: {label: read(r.metrics.of_class[c]) for c, label in SERVED_LABELS.items()}
@@ -74,6 +76,20 @@ REQUESTS = Chapter(
                 for reason, count in m.num_finished.items()
             },
             ("class", "finish_reason"),
+        ),
+        Family(
+            Kind.COUNTER,
+            "hocket_resumed_requests",
+            "Requests that went on where they were after their engine's end.",
+            lambda r: {cause: r.metrics.resumption.num_resumed[cause] for cause in _CAUSES},
+            ("cause",),
+            "Each choice is a request. `died`, or `hung` and was killed. See `--resume-wait-ms`.",
+        ),
+        Family(
+            Kind.HISTOGRAM,
+            "hocket_resume_seconds",
+            "From an engine's end to the next token of a request that went on.",
+            lambda r: r.metrics.resumption.pauses,
         ),
         Family(
             Kind.COUNTER,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from gateway.metrics.catalogue.engine import used_ratio
 from gateway.metrics.catalogue.family import Chapter, Family, Kind, Value
 from gateway.metrics.catalogue.reading import Reading
-from gateway.metrics.metrics import ClassMetrics, Histogram
+from gateway.metrics.histogram import Histogram
+from gateway.metrics.metrics import ClassMetrics
 
 _LABELS = ("model_name", "engine")
 

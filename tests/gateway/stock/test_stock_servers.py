@@ -142,7 +142,7 @@ async def started_by_steps(engine: FakeEngine, serve: Serve, started: Any) -> St
 
 async def test_a_request_without_a_token_goes_to_another_server(serve: Serve, started: Any) -> None:
     first, second = FakeEngine(), FakeEngine()
-    servers = await started(await serve(first), await serve(second))
+    servers = await started(await serve(first, resume_wait_ms=0.0), await serve(second))
     dead = servers.servers[0]
     first.refusal = EngineError(ErrorCode.ENGINE_DEAD, "it died")
     second.refusal = None

@@ -243,13 +243,13 @@ def test_when_a_step_fails_every_open_request_fails_and_gateways_are_told(endpoi
         two.send(wire.Hello())
         two.wait_for(lambda _: True)
         one.send(*(wire.Submit(request(i, max_tokens=4000)) for i in range(20)))
+        for gateway in (one, two):
+            fatal = gateway.wait_for(lambda message: isinstance(message, wire.Fatal))
+            assert "on fire" in str(fatal)
         one.wait_for_final(*range(20))
         finals = [deltas[-1] for deltas in one.deltas.values()]
         assert {final.error.code for final in finals if final.error} == {ErrorCode.ENGINE_DEAD}
         assert "FloatingPointError: the accelerator is on fire" in finals[0].error.message  # type: ignore[union-attr]
-        for gateway in (one, two):
-            fatal = gateway.wait_for(lambda message: isinstance(message, wire.Fatal))
-            assert "on fire" in str(fatal)
         running.join()
         assert isinstance(running.failure, FloatingPointError)
 
@@ -268,9 +268,9 @@ def test_a_broken_invariant_found_at_rest_stops_the_engine(endpoint: str) -> Non
     with serving(endpoint, executor) as running, GatewayPeer(endpoint) as gateway:
         executor.core = running.core
         gateway.send(wire.Submit(request(1, max_tokens=100)))
+        gateway.wait_for(lambda message: isinstance(message, wire.Fatal))
         gateway.wait_for_final(1)
         assert gateway.deltas[1][-1].finish_reason == FinishReason.ERROR
-        gateway.wait_for(lambda message: isinstance(message, wire.Fatal))
         running.join()
         assert isinstance(running.failure, RuntimeError | CoreError)
 
