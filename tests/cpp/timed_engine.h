@@ -1,4 +1,5 @@
-// A FakeEngine whose steps take what the latency model says, and a log of who was served when.
+// A FakeEngine whose steps take what the latency model says, or as much longer as they are told, and a log of who was
+// served when.
 #pragma once
 
 #include <map>
@@ -9,6 +10,7 @@
 #include "fake_engine.h"
 #include "offline/plan_features.h"
 #include "policy_world.h"
+#include "simulation/step_errors.h"
 
 namespace hocket::testing {
 
@@ -36,8 +38,9 @@ struct Event {
 
 class TimedEngine {
  public:
-  explicit TimedEngine(const SchedulerConfig& config, const Estimates& estimates = linear_seconds(0.010, 0.001))
-      : engine(config, /*vocab_size=*/5, estimates), latency_(estimates.latency) {
+  explicit TimedEngine(const SchedulerConfig& config, const Estimates& estimates = linear_seconds(0.010, 0.001),
+                       const StepErrors& errors = StepErrors({}, 0))
+      : engine(config, /*vocab_size=*/5, estimates), latency_(estimates.latency), errors_(errors) {
     engine.pause = 0.0;
   }
 
@@ -74,7 +77,8 @@ class TimedEngine {
   Event step() {
     Event event;
     event.begin = engine.now;
-    event.plan = engine.step([&](const BatchPlan& plan) { engine.now += latency_.predict(plan_features(plan)); });
+    event.plan = engine.step(
+        [&](const BatchPlan& plan) { engine.now += latency_.predict(plan_features(plan)) * errors_.next(); });
     event.end = engine.now;
     event.served.insert(event.plan.request_ids.begin(), event.plan.request_ids.end());
     event.preempted.insert(event.plan.preempted_ids.begin(), event.plan.preempted_ids.end());
@@ -103,6 +107,7 @@ class TimedEngine {
 
  private:
   const LatencyModel latency_;
+  StepErrors errors_;
   uint64_t next_id_ = 1;
   double last_arrival_ = -1.0;
 };

@@ -33,6 +33,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 #include "policies/policy.h"
@@ -104,6 +105,12 @@ class HocketPolicy final : public Policy {
     int32_t tenant_lead;
     double arrival;
     uint64_t sequence;
+
+    // Larger is first in what is on the other side.
+    bool precedes(const Prompt& b) const {
+      return std::tie(b.is_starving, priority, is_late, b.density, tenant_lead, deadline, arrival, sequence) <
+             std::tie(is_starving, b.priority, b.is_late, density, b.tenant_lead, b.deadline, b.arrival, b.sequence);
+    }
   };
 
   void split(const Snapshot& snapshot) {
@@ -319,13 +326,15 @@ class HocketPolicy final : public Policy {
   // ---- 3 ----
 
   void prefill_online(const Snapshot& snapshot) {
-    const auto rank = [](const Prompt& p) {
-      return std::make_tuple(!p.is_starving, p.priority, p.is_late, -p.density, p.tenant_lead, p.deadline, p.arrival,
-                             p.sequence);
-    };
-    std::ranges::sort(prompts_, [&](const Prompt& a, const Prompt& b) { return rank(a) < rank(b); });
+    // A heap, the next on top: a step reaches few of many.
+    order_.resize(prompts_.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    const auto is_later = [&](int32_t a, int32_t b) { return prompts_[b].precedes(prompts_[a]); };
+    std::ranges::make_heap(order_, is_later);
     bool is_first = true;
-    for (const Prompt& p : prompts_) {
+    for (; !order_.empty(); order_.pop_back()) {
+      std::ranges::pop_heap(order_, is_later);
+      const Prompt& p = prompts_[order_.back()];
       if (builder_.tokens_left() == 0) return;
       const bool is_free = p.is_starving || num_admissible_ == Residency::kEverybody;
       if (!is_free && snapshot.requests.row[p.slot] == kNone && num_admissible_-- <= 0) continue;
@@ -361,6 +370,7 @@ class HocketPolicy final : public Policy {
   // Of the current step
   std::vector<Slot> decoding_;   // online
   std::vector<Prompt> prompts_;  // online, under way or to be admitted
+  std::vector<int32_t> order_;   // of prompts_, as a heap
   std::vector<Slot> waiting_;    // online, and who starves of the offline ones
   std::vector<Slot> running_offline_;
   std::vector<Slot> running_favoured_;
