@@ -234,7 +234,7 @@ class Streams:
     def _read(self, i: int) -> None:
         body = {
             "prompt": f"Story {i}",
-            "temperature": 0,
+            "temperature": i % 2,
             "seed": i,
             "max_tokens": self._max_tokens,
             "ignore_eos": True,
