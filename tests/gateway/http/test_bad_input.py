@@ -69,7 +69,9 @@ async def test_refusal_by_the_engine_is_an_http_status(
 ) -> None:
     engine = FakeEngine()
     engine.refusal = EngineError(code, "No.")
-    response = await (await serve(engine, resume_wait_ms=0.0)).post(CHAT, json={"messages": HELLO, "stream": stream, "n": 2})
+    response = await (await serve(engine, resume_wait_ms=0.0)).post(
+        CHAT, json={"messages": HELLO, "stream": stream, "n": 2}
+    )
     assert response.status == status
     assert (await response.json())["error"]["type"] == type_
     assert ("Retry-After" in response.headers) == (status == 429)
