@@ -163,8 +163,10 @@ void NodeTable::meet_session(uint64_t digest) {
 void NodeTable::forget_session(uint64_t digest, NodeId id) {
   RoutedSession* session = digest == 0 ? nullptr : sessions_.find(digest);
   if (session == nullptr) return;
-  const auto gone = std::ranges::remove(session->holders, id, &CacheHolder::node);
-  for (CacheHolder& holder : gone) holder = {};
+  auto& holders = session->holders;
+  // Not std::ranges, of which Clang 14 makes no subrange; it builds the fuzzer.
+  const auto gone = std::remove_if(holders.begin(), holders.end(), [id](const auto& held) { return held.node == id; });
+  std::fill(gone, holders.end(), CacheHolder{});
   if (session->holders.front().node == kNoNode && session->expected == kNoNode) sessions_.erase(digest);
 }
 

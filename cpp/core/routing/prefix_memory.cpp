@@ -57,7 +57,8 @@ void PrefixMemory::add(Entry& entry, NodeId node, double clock) {
       entry.everyone = std::make_unique<std::vector<uint64_t>>();
       for (const Holder& holder : entry.named) set_bit(*entry.everyone, holder.node);
     }
-    std::ranges::rotate(entry.named, entry.named.begin() + 1);  // the one named longest ago makes room
+    std::rotate(entry.named.begin(), entry.named.begin() + 1,
+                entry.named.end());  // the one named longest ago makes room
     slot = entry.named.end() - 1;
   }
   *slot = {node, clock};
@@ -67,8 +68,11 @@ void PrefixMemory::add(Entry& entry, NodeId node, double clock) {
 void PrefixMemory::forget(NodeId node) {
   std::vector<uint64_t> unheld;
   entries_.for_each([&](uint64_t key, Entry& entry) {
-    const auto gone = std::ranges::remove(entry.named, node, &Holder::node);
-    for (Holder& holder : gone) holder = {};
+    auto& named = entry.named;
+    // Not std::ranges, of which Clang 14 makes no subrange; it builds the fuzzer.
+    const auto gone =
+        std::remove_if(named.begin(), named.end(), [node](const auto& held) { return held.node == node; });
+    std::fill(gone, named.end(), Holder{});
     if (entry.everyone && has_bit(*entry.everyone, node)) {
       (*entry.everyone)[static_cast<size_t>(node) / kBits] &= ~(uint64_t{1} << (node % kBits));
     }
