@@ -19,7 +19,7 @@ class DeltaStream:
     still open.
     """
 
-    __slots__ = ("_arrived", "_end", "_failure", "_is_patient", "_listener", "_open", "_waiter")
+    __slots__ = ("_arrived", "_end", "_failure", "_is_patient", "_listener", "_open", "_tap", "_waiter")
 
     def __init__(self, request_ids: Iterable[int], end: Callable[[int], None]) -> None:
         """`end(request_id)` tells the engine that nobody waits for that request any longer."""
@@ -29,6 +29,7 @@ class DeltaStream:
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._listener: Callable[[], None] | None = None
+        self._tap: Callable[[TokenDelta], bool] | None = None
         self._is_patient = False  # the reader wants to be woken at the end only
 
     @property
@@ -99,20 +100,19 @@ class DeltaStream:
         finally:
             self._listener = None
 
-    def listen(self, consumer: Callable[[list[TokenDelta]], None]) -> None:
-        """Instead of a reader: `consumer` gets what arrives, from within the engine client. It never raises."""
-
-        def hand_on() -> None:
-            if arrived := self._take():
-                consumer(arrived)
-
-        self._listener = hand_on
-        hand_on()
+    def lead_to(self, reader: DeltaStream, tap: Callable[[TokenDelta], bool]) -> None:
+        """Instead of a reader: `tap` gets each delta at once, and says whether `reader` is to be woken for it."""
+        self._tap, self._listener = tap, reader.wake
+        for delta in self._take():
+            if tap(delta):
+                reader.wake()
 
     def push(self, delta: TokenDelta) -> bool:
         """Called by the engine client, in order; at most one final delta per request. True: wake() is due."""
         if delta.finish_reason is not _NONE:
             self._open.discard(delta.request_id)
+        if self._tap is not None:
+            return self._tap(delta)
         self._arrived.append(delta)
         return not self._open if self._is_patient else len(self._arrived) == 1
 

@@ -1,4 +1,4 @@
-"""Large texts are encoded in a process of their own (text_process.py), which takes what the others leave of a core.
+"""Large texts are encoded in a process of their own (text_process.py), in a small share of one core.
 
 A thread of the gateway would take a core from the engine for as long as a text is large, and hold up every token of
 everybody. The process starts with the first large text and ends when there has been none for a while; where it cannot
@@ -21,7 +21,7 @@ from gateway.model.text_process import TOKEN_IDS, read_frame, write_frame
 
 logger = logging.getLogger(__name__)
 _ATTEMPTS = 2  # the first may meet a process that is about to end for want of work
-MAX_SECONDS = 30.0  # for a text; who needs longer is stopped, or never gets the processor
+MAX_SECONDS = 120.0  # for a text; who needs longer is stopped
 
 
 class LargeTexts:

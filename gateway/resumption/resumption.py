@@ -63,28 +63,24 @@ class Resumption:
         engine_stream = self._engine.stream(requests)
         for request in requests:
             self._open[request.request_id] = OpenRequest(request, stream, engine_stream, now)
-        engine_stream.listen(self._on_deltas)
+        engine_stream.lead_to(stream, self._on_delta)
         return stream
 
-    def _on_deltas(self, deltas: list[TokenDelta]) -> None:
+    def _on_delta(self, delta: TokenDelta) -> bool:
+        """This runs per token. True: its reader is to be woken."""
+        one = self._open.get(delta.request_id)
+        if one is None:
+            return False
         now = self._clock()
-        woken: list[DeltaStream] = []
-        for delta in deltas:
-            one = self._open.get(delta.request_id)
-            if one is None:
-                continue
-            if delta.finish_reason is not _NONE and not self._is_final(one, delta, now):
-                continue
-            if not one.is_proven and delta.error is None:
-                self._prove(one, now)
-            if delta.finish_reason is _NONE:
-                one.note(delta.token_ids, now)
-            else:
-                self._forget(one)
-            if one.stream.push(delta):
-                woken.append(one.stream)
-        for stream in woken:
-            stream.wake()
+        if delta.finish_reason is not _NONE and not self._is_final(one, delta, now):
+            return False
+        if not one.is_proven and delta.error is None:
+            self._prove(one, now)
+        if delta.finish_reason is _NONE:
+            one.note(delta.token_ids, now)
+        else:
+            self._forget(one)
+        return one.stream.push(delta)
 
     def _is_final(self, one: OpenRequest, delta: TokenDelta, now: float) -> bool:
         """Or is it to go on?"""
@@ -192,4 +188,4 @@ class Resumption:
             self._metrics.num_resumed[CAUSES[one.failure.code]] += 1
             one.engine_stream, one.is_proven = engine_stream, False
             self._under_way[one.request.request_id] = one
-            engine_stream.listen(self._on_deltas)
+            engine_stream.lead_to(one.stream, self._on_delta)

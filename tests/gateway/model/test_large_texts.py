@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.model.large_texts import LargeTexts
+from gateway.model.text_process import NICENESS
 from tests.fakes.tokenizer_kinds import TOKENIZER_KINDS
 
 TEXT = "Ein langer Text, 世界 and back. " * 4000
@@ -41,7 +42,7 @@ def test_the_tokens_are_those_of_the_gateways_own_tokenizer(texts: LargeTexts) -
 
 def test_it_stands_back_behind_everybody(texts: LargeTexts) -> None:
     texts.encode("anything")
-    assert os.sched_getscheduler(process_id(texts)) == os.SCHED_IDLE
+    assert os.getpriority(os.PRIO_PROCESS, process_id(texts)) == os.getpriority(os.PRIO_PROCESS, 0) + NICENESS
 
 
 def test_a_process_that_died_is_started_again(texts: LargeTexts) -> None:
