@@ -42,7 +42,8 @@ def test_the_tokens_are_those_of_the_gateways_own_tokenizer(texts: LargeTexts) -
 
 def test_it_stands_back_behind_everybody(texts: LargeTexts) -> None:
     texts.encode("anything")
-    assert os.getpriority(os.PRIO_PROCESS, process_id(texts)) == os.getpriority(os.PRIO_PROCESS, 0) + NICENESS
+    expected_niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+    assert os.getpriority(os.PRIO_PROCESS, process_id(texts)) == expected_niceness
 
 
 def test_a_process_that_died_is_started_again(texts: LargeTexts) -> None:
