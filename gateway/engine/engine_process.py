@@ -29,8 +29,8 @@ class EngineProcess:
                 [python, "-m", module, "--parent", str(os.getpid()), "--endpoint", self.endpoint],
                 stdin=subprocess.PIPE,
                 # Ctrl-C is for the gateway, which drains before it stops the engine. No session of its own: among
-                # sessions Linux shares cores evenly (autogroups), so that what the gateway does in the idle class
-                # would get half of them.
+                # sessions Linux shares cores evenly (autogroups), so that what stands back in the gateway's (texts,
+                # checks of batches) would get half of them.
                 process_group=0,
             )
         except BaseException:

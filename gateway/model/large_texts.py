@@ -77,7 +77,8 @@ class LargeTexts:
         if self._is_closed:
             return None
         command = [sys.executable, "-m", "gateway.model.text_process"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # Not for Ctrl-C: the gateway drains first, and ends it.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
         assert self._process.stdin is not None
         write_frame(self._process.stdin, self._backend.to_str().encode())
         return self._process

@@ -34,7 +34,7 @@ struct PackedWeight {
 // bfloat16 and in_features odd, one more element of each row is readable and zero.
 struct ProductInput {
   const void* data;
-  int64_t stride;  // elements
+  int64_t stride;  // elements, or bytes: see above
   int64_t num_rows;
   DType dtype;
 };
