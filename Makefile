@@ -22,7 +22,7 @@ CPP_FILES = $(shell find cpp kernels tests/cpp tests/fuzz -name '*.h' -o -name '
 PY_DIRS := gateway schedcore vllm_engine worker client bench tests tools
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core test-python test-schema test-compat test-vllm test-vllm-cut test-vllm-gpu vllm-env test-gpu test-invariance test-kills test-resume test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
+.PHONY: help serve test test-core test-python test-schema test-json-schemas test-compat test-vllm test-vllm-cut test-vllm-gpu vllm-env test-gpu test-invariance test-kills test-resume test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -71,6 +71,9 @@ test-vllm-gpu: $(VENV)/.dev ## the vLLM engine on CUDA devices; VLLM_VENV=DIR ha
 
 test-schema: $(VENV)/.dev ## Schemathesis over /openapi.json, every route, 5,000 cases: minutes
 	HOCKET_TEST_SCHEMA_CASES=$${HOCKET_TEST_SCHEMA_CASES-5000} $(BIN)/python -m pytest -q tests/schema $(ARGS)
+
+test-json-schemas: $(VENV)/.dev ## 1,000 schemas of JSONSchemaBench, cloned once or ARGS="--data DIR", on two models: minutes
+	$(BIN)/python -m bench.proofs.json_schemas $(ARGS)
 
 test-compat: $(VENV)/.dev ## third-party clients, in an environment of their own that this makes; writes docs/compat.md
 	$(BIN)/python tests/compat/run.py $(ARGS)

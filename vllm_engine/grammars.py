@@ -16,7 +16,8 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.structured_output.backend_guidance import GuidanceBackend, GuidanceGrammar
 
 from schedcore.api.types import Grammar, GrammarKind
-from schedcore.grammar.source import limits, llguidance_source, readable
+from schedcore.grammar.problems import readable
+from schedcore.grammar.source import limits, llguidance_source
 
 _PATTERN = re.compile(r'"whitespace_pattern":\s*"(?:[^"\\]|\\.)*"')
 _Backend: Any = object if TYPE_CHECKING else GuidanceBackend

@@ -10,6 +10,7 @@ from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.output.tools import Function
 from gateway.tools.tool_format import ToolFormat
 from schedcore.api.types import Grammar, GrammarKind
+from schedcore.grammar.json_schema import followable_tree
 from schedcore.grammar.source import WHITESPACE
 
 MarkerIds = Mapping[str, int]  # openings and closings that are single tokens, which stand outside of text
@@ -64,7 +65,7 @@ def _read(schema: str) -> dict[str, Any] | bool:
 
 def _with_options(schema: dict[str, Any] | bool) -> dict[str, Any] | bool:
     options = {"whitespace_pattern": WHITESPACE, "lenient": False}
-    return schema if isinstance(schema, bool) else {**schema, "x-guidance": options}
+    return schema if isinstance(schema, bool) else {**followable_tree(schema), "x-guidance": options}
 
 
 def _calls(

@@ -9,11 +9,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from schedcore.api.types import Grammar, GrammarKind
+from schedcore.grammar.json_schema import followable
+from schedcore.grammar.problems import readable
 
 if TYPE_CHECKING:
     from llguidance import LLParserLimits
 
 MAX_CHARACTERS = 131_072  # of a grammar: reading one takes about a second per 100,000 at worst
+MAX_SCHEMA_CHARACTERS = 4 * MAX_CHARACTERS  # of a JSON schema with its annotations
 WHITESPACE = r" |\r?\n( {0,16}|\t{0,8})"  # between JSON's tokens: a space or an indented line, no room to babble on
 _JSON_OPTIONS: Any = {"whitespace_pattern": WHITESPACE, "lenient": False}
 
@@ -24,7 +27,12 @@ def llguidance_source(grammar: Grammar) -> str:
 
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
-            source = LLMatcher.grammar_from_json_schema(grammar.text, overrides=_JSON_OPTIONS)
+            schema = followable(grammar.text)
+            if len(schema) > MAX_CHARACTERS:
+                raise ValueError(
+                    f"without annotations it has {len(schema)} characters; at most {MAX_CHARACTERS} are taken"
+                )
+            source = LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS)
         case GrammarKind.REGEX:
             source = LLMatcher.grammar_from_regex(grammar.text)
         case GrammarKind.CHOICE:
@@ -47,8 +55,9 @@ def find_problem(grammar: Grammar) -> str | None:
     """What keeps it from being compiled, in a line that names the keyword; None: nothing. Takes milliseconds, or a
     second for the worst that is not too long; lets other threads run meanwhile.
     """
-    if len(grammar.text) > MAX_CHARACTERS:
-        return f"it has {len(grammar.text)} characters; at most {MAX_CHARACTERS} are taken"
+    most = MAX_SCHEMA_CHARACTERS if grammar.kind is GrammarKind.JSON_SCHEMA else MAX_CHARACTERS
+    if len(grammar.text) > most:
+        return f"it has {len(grammar.text)} characters; at most {most} are taken"
     from llguidance import LLMatcher
 
     try:
@@ -57,13 +66,6 @@ def find_problem(grammar: Grammar) -> str | None:
         return str(error)
     is_error, messages = LLMatcher.validate_grammar_with_warnings(source, None, limits=limits())
     return readable(messages[0]) if is_error else None
-
-
-def readable(message: str) -> str:
-    """llguidance's message without its drawings."""
-    lines = [line.strip() for line in message.splitlines()]
-    message = " ".join(line for line in lines if line and line.strip("^ "))
-    return message.replace("Unimplemented keys:", "these keywords are not supported:")
 
 
 def _behind(before: str, source: str) -> str:

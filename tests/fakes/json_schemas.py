@@ -14,13 +14,35 @@ def obj(required: bool = True, **properties: Schema) -> Schema:
 
 TEXT: Schema = {"type": "string", "maxLength": 12}
 NUMBER: Schema = {"type": "integer", "minimum": 0, "maximum": 100}
+OPEN: Schema = {"additionalProperties": True, "maxProperties": 2}
 TREE_NODE = obj(value=NUMBER, children={"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2})
 
 STRINGS: dict[str, Schema] = {
     **{f"length {a} to {b}": {"type": "string", "minLength": a, "maxLength": b} for a, b in ((0, 0), (1, 1), (3, 9))},
     **{
         f"format {name}": {"type": "string", "format": name}
-        for name in ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")
+        for name in (
+            "date",
+            "time",
+            "date-time",
+            "duration",
+            "email",
+            "idn-email",
+            "hostname",
+            "idn-hostname",
+            "ipv4",
+            "ipv6",
+            "uuid",
+            "uri",
+            "uri-reference",
+            "uri-template",
+            "iri",
+            "iri-reference",
+            "json-pointer",
+            "regex",
+            "relative-json-pointer",
+            "file-path",
+        )
     },
     **{
         f"pattern {pattern}": {"type": "string", "pattern": pattern}
@@ -89,6 +111,16 @@ CHOICES: dict[str, Schema] = {
     "any of types": {"anyOf": [NUMBER, TEXT, {"type": "null"}]},
     "any of objects": {"anyOf": [obj(a=NUMBER), obj(b=TEXT)]},
     "tagged": {"oneOf": [obj(kind={"const": "a"}, x=NUMBER), obj(kind={"const": "b"}, y=TEXT)]},
+    "tagged by references": {
+        "$defs": {"a": obj(kind={"const": "a"}, x=NUMBER), "b": obj(kind={"const": "b"}, y=TEXT)},
+        **obj(of={"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}),
+    },
+    "one of what is required": {
+        **obj(required=False, a=NUMBER, b=NUMBER, c=NUMBER),
+        "oneOf": [{"required": ["a"]}, {"required": ["b", "c"]}],
+    },
+    "one of open objects": {"oneOf": [{**obj(a=NUMBER, b=TEXT), **OPEN}, {**obj(a=NUMBER, c=TEXT), **OPEN}]},
+    "dependent": {**obj(required=False, a=NUMBER, b=NUMBER), "dependentRequired": {"a": ["b"]}},
     "one of types": {"oneOf": [NUMBER, TEXT]},
     "all of": {"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 9}]},
     "all of objects": {

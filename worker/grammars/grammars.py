@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schedcore.api.types import EngineRequest, Grammar
-from schedcore.grammar.source import limits, llguidance_source, readable
+from schedcore.grammar.problems import readable
+from schedcore.grammar.source import limits, llguidance_source
 from worker.grammars.matcher import Matcher
 from worker.grammars.vocabulary import VocabularyError, has_vocabulary, load_vocabulary
 
@@ -54,7 +55,7 @@ class Grammars:
         if self._compiler is None:
             self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
             self._follower = ThreadPoolExecutor(1, thread_name_prefix="masks")
-        self._compiling[request.request_id] = self._compiler.submit(self._matcher, request)
+        self._compiling[request.request_id] = self._compiler.submit(self.compile, request)
 
     def take_compiled(self) -> list[tuple[int, str | None]]:
         """Requests whose grammar is ready, each with why it cannot be followed."""
@@ -103,8 +104,8 @@ class Grammars:
             if threads is not None:
                 threads.shutdown(cancel_futures=True)
 
-    def _matcher(self, request: EngineRequest) -> Matcher:
-        """On the compiling thread, as all below."""
+    def compile(self, request: EngineRequest) -> Matcher:
+        """With the mask of its first token. On the compiling thread, as all below. Raises GrammarError."""
         assert request.grammar is not None
         if self._vocabulary is None:
             self._vocabulary = self._load()
