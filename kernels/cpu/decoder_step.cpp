@@ -56,7 +56,6 @@ class DecoderStep {
   explicit DecoderStep(const DecoderStepArgs& args)
       : args_(args),
         model_(*args.model),
-        input_dtype_(linear_input_dtype(model_.head.dtype)),
         hidden_size_(model_.hidden_size),
         inner_size_(model_.layers[0].down.in_features),
         query_size_(model_.num_heads * args.pool.head_dim),
@@ -130,7 +129,8 @@ class DecoderStep {
   // residual_ -> mixed_, K and V to the pool.
   void attend(const DecoderLayer& layer, int64_t index) {
     const int64_t qkv_size = query_size_ + 2 * kv_size_;
-    product(layer.qkv, normed(layer.attention_norm, args_.num_tokens), {qkv_, qkv_size, DType::kFloat32, false});
+    product(layer.qkv, normed(layer.attention_norm, args_.num_tokens, layer.qkv),
+            {qkv_, qkv_size, DType::kFloat32, false});
     Heads q{qkv_, qkv_size}, k{qkv_ + query_size_, qkv_size};
     const Heads v{qkv_ + query_size_ + kv_size_, qkv_size};
     if (layer.q_norm != nullptr) {
@@ -165,8 +165,9 @@ class DecoderStep {
 
   void feed_forward(const DecoderLayer& layer, int64_t num_tokens) {
     const int64_t stride = row_stride(inner_size_);
-    product(layer.gate_up, normed(layer.mlp_norm, num_tokens), {inner_, stride, input_dtype_, false});
-    add_to_residual(layer.down, {inner_, stride, num_tokens, input_dtype_});
+    const DType inner_dtype = linear_input_dtype(layer.down.dtype);
+    product(layer.gate_up, normed(layer.mlp_norm, num_tokens, layer.gate_up), {inner_, stride, inner_dtype, false});
+    add_to_residual(layer.down, {inner_, stride, num_tokens, inner_dtype});
   }
 
   struct Heads {
@@ -181,11 +182,12 @@ class DecoderStep {
     return {out, num_heads * head_dim};
   }
 
-  // The norm of residual_ as a product reads it.
-  ProductInput normed(const float* weight, int64_t num_tokens) {
+  // The norm of residual_ as the product with `next` reads it.
+  ProductInput normed(const float* weight, int64_t num_tokens, const LinearWeight& next) {
     const int64_t stride = row_stride(hidden_size_);
-    norm(weight, num_tokens, input_dtype_, input_, stride);
-    return {input_, stride, num_tokens, input_dtype_};
+    const DType dtype = linear_input_dtype(next.dtype);
+    norm(weight, num_tokens, dtype, input_, stride);
+    return {input_, stride, num_tokens, dtype};
   }
 
   void norm(const float* weight, int64_t num_tokens, DType dtype, void* out, int64_t stride) {
@@ -218,7 +220,6 @@ class DecoderStep {
 
   const DecoderStepArgs& args_;
   const DecoderModel& model_;
-  DType input_dtype_;  // of what the products read
   int64_t hidden_size_;
   int64_t inner_size_;
   int64_t query_size_;

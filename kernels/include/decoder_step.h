@@ -20,7 +20,7 @@ struct LinearWeight {
   int64_t in_features;
   int64_t out_features;
   int64_t panel_width;
-  DType dtype;  // the same for all of a model
+  DType dtype;
   bool is_gated;
 };
 

@@ -6,7 +6,7 @@
 //   bfloat16:  [K / 2][panel][2]  element (k / 2, c, k % 2) = weight[p * panel + c][k]
 //   int8:      as bfloat16, then [panel] float32: what the column's integers, -127 to 127, are multiplied by
 //   int8 in blocks: for each kInt8Block values of k, the last may be fewer, K padded with zeros to a multiple of 4:
-//              [k / 4][panel][4], then [panel] float32, by which the block's integers, -127 to 127, are multiplied
+//              [k / 4][panel][4], then [panel] float32, by which the block's integers are multiplied
 //   int4 in blocks: likewise of kInt4Block values, K padded to a multiple of 8: [k / 8][panel][4] bytes, of which the
 //              lower half is the integer at k % 8 < 4 and the upper half the one four further, both -8 to 7 plus 8,
 //              then [panel] float16

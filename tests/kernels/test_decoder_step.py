@@ -102,6 +102,21 @@ def test_equals_its_kernels_one_by_one(folder: Path, dtype: torch.dtype, quantiz
     assert world.run() > 10
 
 
+@pytest.mark.usefixtures("cpu_device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_may_be_of_several_forms(tmp_path: Path, dtype: torch.dtype) -> None:
+    """As in checkpoints of which some layers were rounded."""
+    folder = write_checkpoint(tmp_path)
+    name = str(dtype).removeprefix("torch.")
+    whole, bytes_, halves = (load(folder, name, quantization) for quantization in (None, "int8", "int4"))
+    whole.layers[0] = replace(bytes_.layers[0], mlp=halves.layers[0].mlp)
+    whole.layers[1].mlp.down = halves.layers[1].mlp.down
+    world = World(whole, dtype)
+    assert isinstance(world.forwards[0], NativeForward)
+    world.add_requests([1, 5, 70, 17], seed=3)
+    assert world.run() > 5
+
+
 def test_hidden_states_equal_those_layer_by_layer(tmp_path: Path) -> None:
     world = World(load(write_checkpoint(tmp_path)), torch.float32)
     world.add_requests([9, 20, 30], seed=4)

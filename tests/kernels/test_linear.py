@@ -9,6 +9,7 @@ from worker import _kernels, ops
 from worker.ops import native, reference
 from worker.ops.weights.packed_linear import PackedLinear
 from worker.ops.weights.panels import INT4_BLOCK, INT8_BLOCK, quantize, quantize_blocks, quantize_int4
+from worker.ops.weights.rounded_weight import RoundedWeight
 
 WEIGHT_DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 ragged = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -208,6 +209,18 @@ def test_int8_in_blocks_with_every_pair_of_integers(tokens: int) -> None:
     weight[:, ::INT8_BLOCK], x[:, ::INT8_BLOCK] = 127.0, 127.0  # so that every scale is one
     expected = torch.stack([sum_of_blocks(row * weight) for row in x])
     assert torch.equal(ops.linear(x, ops.pack_linear(weight, quantization="int8")), expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 7])
+def test_int8_of_checkpoints_may_have_the_lowest_of_all_bytes(tokens: int) -> None:
+    """-128, which our own rounding leaves out."""
+    integers = torch.randint(-128, 128, (3, 2 * INT8_BLOCK), dtype=torch.int8)
+    integers[1] = -128
+    x = torch.randint(-127, 128, (tokens, 2 * INT8_BLOCK)).float()
+    x[tokens // 2] = -127.0
+    x[:, ::INT8_BLOCK] = 127.0  # so that every scale is one
+    out = ops.linear(x, ops.pack_linear(RoundedWeight(integers, torch.ones(3, 2), "int8")))
+    assert torch.equal(out, (x.double() @ integers.double().T).float())
 
 
 def sum_of_blocks(products: torch.Tensor) -> torch.Tensor:

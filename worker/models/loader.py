@@ -24,8 +24,11 @@ from worker.models.layers.mlp import MLP
 from worker.models.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
 from worker.models.layers.rope import rope_table
 from worker.models.model_config import ModelConfig
+from worker.models.quantized.product_forms import OWN_FORMS, ProductForms
+from worker.models.quantized.quantized_tensors import QuantizedTensors
 from worker.models.tensor_files import TensorFiles
 from worker.models.weight_names import LEARNED_POSITION_OFFSET, expected_shapes, is_ignorable, weight_names
+from worker.ops.weights.rounded_weight import RoundedWeight, stacked
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -55,13 +58,20 @@ def load_model(
         builder = _Builder(
             config, checkpoint, weight_dtype, quantization, device or torch.device("cpu"), progress, len(expected)
         )
-        return builder.model(min(max_positions or config.max_positions, config.max_positions)), weight_dtype
+        model = builder.model(min(max_positions or config.max_positions, config.max_positions))
+        if isinstance(checkpoint, QuantizedTensors):
+            builder.products.log(checkpoint.method, weight_dtype)
+        return model, weight_dtype
 
 
-def _open(folder: Path, config: ModelConfig) -> TensorFiles | GgufTensors:
+def _open(folder: Path, config: ModelConfig) -> TensorFiles | GgufTensors | QuantizedTensors:
     """Raises CheckpointError."""
     file = folder / GGUF_LINK
-    return GgufTensors(file, config) if file.exists() else TensorFiles(folder)
+    if file.exists():
+        return GgufTensors(file, config)
+    if config.quantization is not None:
+        return QuantizedTensors(folder, config.quantization, expected_shapes(config))
+    return TensorFiles(folder)
 
 
 def _resolve_dtype(dtype: str, config: ModelConfig, checkpoint: TensorSource) -> torch.dtype:
@@ -106,6 +116,8 @@ class _Builder:
         self._names = weight_names(config)
         self._weight_dtype = weight_dtype
         self._quantization, self._memory = quantization, HugePageMemory()
+        self._rounded = checkpoint if isinstance(checkpoint, QuantizedTensors) else None
+        self.products = ProductForms()
         self._activation_dtype = torch.float32 if device.type == "cpu" else weight_dtype
         self._progress, self._num_read, self._num_tensors = progress, 0, num_tensors
 
@@ -171,13 +183,36 @@ class _Builder:
     def _linear(self, *modules: str, has_bias: bool = False, is_gated: bool = False) -> Linear:
         """Modules that read the same input, fused: their outputs follow each other, or the first gates the second."""
         bias = torch.cat([self._vector(f"{module}.bias") for module in modules]) if has_bias else None
-        weight = self._weight(*modules)
+        rounded = self._integers(*modules)
+        weight = self._weight(*modules) if rounded is None else rounded
         return make_linear(weight, bias, is_gated=is_gated, quantization=self._quantization, memory=self._memory)
 
+    def _integers(self, *modules: str) -> RoundedWeight | None:
+        """The modules' weights stacked as the checkpoint rounded them, where that is a form of ours. On CPU only."""
+        if self._rounded is None or self._device.type != "cpu":
+            return None
+        weights = [weight for weight in map(self._rounded.integers, modules) if weight is not None]
+        if not weights:
+            return None
+        wanted = OWN_FORMS if self._quantization is None else (self._quantization,)
+        found = (stacked(weights, form) for form in wanted) if len(weights) == len(modules) else ()
+        rounded = next((form for form in found if form is not None), None)
+        self.products.count(rounded)
+        if rounded is not None:
+            for module, weight in zip(modules, weights, strict=True):
+                _check_finite(weight.scales, f"{module}: scales")
+                self._count()
+        return rounded
+
     def _weight(self, *modules: str) -> Tensor:
-        """The modules' weights stacked, [sum of out_features, in_features], in the weight dtype on the device."""
+        """The modules' weights stacked, [sum of out_features, in_features], in the weight dtype on the device.
+
+        What a checkpoint has rounded is not rounded to the weight dtype before it is rounded again.
+        """
         shapes = [self._checkpoint.shape(f"{module}.weight") for module in modules]
-        fused = torch.empty(sum(s[0] for s in shapes), shapes[0][1], dtype=self._weight_dtype, device=self._device)
+        is_exact = self._rounded is not None and self._quantization is not None
+        dtype = torch.float32 if is_exact else self._weight_dtype
+        fused = torch.empty(sum(s[0] for s in shapes), shapes[0][1], dtype=dtype, device=self._device)
         for part, module in zip(fused.split_with_sizes([s[0] for s in shapes]), modules, strict=True):
             part.copy_(self._read(f"{module}.weight"))
             _check_finite(part, f"{module}.weight")
@@ -193,9 +228,12 @@ class _Builder:
         tensor = self._checkpoint.read(name)
         if not tensor.is_floating_point():
             raise CheckpointError(f"{name} has dtype {tensor.dtype}; weights must be floating point")
+        self._count()
+        return tensor
+
+    def _count(self) -> None:
         self._num_read = min(self._num_read + 1, self._num_tensors)  # a tied embedding is read twice
         self._progress(self._num_read, self._num_tensors)
-        return tensor
 
 
 def _check_finite(tensor: Tensor, name: str) -> None:

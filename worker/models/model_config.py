@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from worker.base.errors import CheckpointError, UnsupportedModelError
 from worker.models.config_fields import MAX_SIZE, checked_fields
+from worker.models.quantized.quantization_config import CheckpointQuantization, parse_quantization
 from worker.models.rope_config import RopeConfig, parse_rope
 
 ACTIVATIONS = ("silu", "relu", "gelu")
@@ -44,6 +45,7 @@ class ModelConfig:
     has_head: bool = True  # False: the checkpoint is of the bare model, for embeddings
     sliding_windows: tuple[int, ...]  # per layer, tokens; 0: full attention
     dtype: str | None = None  # as the checkpoint states it
+    quantization: CheckpointQuantization | None = None  # how it has rounded its weights
 
     @property
     def kv_size(self) -> int:
@@ -71,12 +73,9 @@ def parse_model_config(given: object) -> ModelConfig:
     if architecture is None:
         found = ", ".join(names) or "none"
         raise UnsupportedModelError(f"architecture {found} is not supported; supported: {', '.join(_PARSERS)}")
-    if config.get("quantization_config"):
-        raise UnsupportedModelError(
-            "quantized checkpoints (quantization_config) are not supported; float32, bfloat16 and float16 weights are"
-        )
+    quantization = parse_quantization(config.get("quantization_config"))
     try:
-        parsed = _PARSERS[architecture](architecture, config)
+        parsed = replace(_PARSERS[architecture](architecture, config), quantization=quantization)
     except KeyError as error:
         raise CheckpointError(f"config.json lacks {error.args[0]}, which {architecture} needs") from None
     _check(parsed)

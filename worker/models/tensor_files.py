@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -52,11 +52,15 @@ class TensorFiles:
 
     def check(self, expected: Mapping[str, tuple[int, ...]], is_ignorable: Callable[[str], bool]) -> None:
         """Raises CheckpointError naming what is missing, unexpected or of another shape than expected."""
-        hub_names = {self._stored_name(name): name for name in expected}
-        found = {hub_names.get(name, name): name for name in self._file_of}
-        check_tensors(
-            self._folder, {name: self.shape(stored) for name, stored in found.items()}, expected, is_ignorable
-        )
+        check_tensors(self._folder, self.shapes(expected), expected, is_ignorable)
+
+    def shapes(self, known: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """Of all that is stored, by the known names where one is meant."""
+        hub_names = {self._stored_name(name): name for name in known}
+        return {hub_names.get(name, name): self.shape(name) for name in self._file_of}
+
+    def __contains__(self, name: str) -> bool:
+        return self._stored_name(name) in self._file_of
 
     def _stored_name(self, name: str) -> str:
         """Checkpoints saved from the bare model, without its head, lack the prefix `model.`."""

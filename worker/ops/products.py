@@ -10,10 +10,11 @@ from worker.batch.host_memory import HugePageMemory
 from worker.ops import native, reference
 from worker.ops.tensor_spec import match
 from worker.ops.weights.packed_linear import PackedLinear, pack
+from worker.ops.weights.rounded_weight import RoundedWeight
 
 
 def pack_linear(
-    weight: Tensor,
+    weight: Tensor | RoundedWeight,
     bias: Tensor | None = None,
     *,
     is_gated: bool = False,
@@ -21,7 +22,8 @@ def pack_linear(
     memory: HugePageMemory | None = None,
 ) -> PackedLinear:
     """weight [N, K], bias [N] or None, in the layout that linear() reads fastest here; see packed_linear.py."""
-    panel_width = native.kernels.linear_panel_width() if native.HAS_KERNELS and weight.is_cpu else 0
+    is_cpu = isinstance(weight, RoundedWeight) or weight.is_cpu
+    panel_width = native.kernels.linear_panel_width() if native.HAS_KERNELS and is_cpu else 0
     return pack(weight, bias, panel_width, is_gated=is_gated, quantization=quantization, memory=memory)
 
 

@@ -2,7 +2,7 @@
 // exact, so that they agree to the last bit.
 //
 // A vector of weights holds four rows of k of kWidth columns, as the packed layout has them (linear.h); x gives four
-// values of one row. No value is -128.
+// values of one row, of which none is -128.
 //
 // add() takes weights that prepare() has made from signed ones, and its sums are too large by kOffset times the sum of
 // x; add_unsigned() takes weights from 0 to 15.

@@ -73,7 +73,7 @@ def test_qwen_windows_start_at_max_window_layers_and_only_if_used() -> None:
     [
         ({"architectures": ["FalconForCausalLM"]}, r"FalconForCausalLM.*LlamaForCausalLM.*OPTForCausalLM"),
         ({"architectures": []}, r"architecture none.*LlamaForCausalLM"),
-        ({"quantization_config": {"quant_method": "gptq"}}, r"quantization_config.*bfloat16"),
+        ({"quantization_config": {"quant_method": "fp8"}}, r"quantization_config.*fp8.*bfloat16"),
         ({"hidden_act": "gelu"}, r"'gelu'.*silu"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"'dynamic'.*yarn"),
         ({"architectures": ["Qwen2ForCausalLM"], "layer_types": ["linear_attention"]}, r"'linear_attention'"),

@@ -11,6 +11,7 @@ from torch import Tensor
 from worker import ops
 from worker.batch.host_memory import HugePageMemory
 from worker.ops.weights import packed_linear
+from worker.ops.weights.rounded_weight import RoundedWeight
 
 
 class Linear(Protocol):
@@ -28,7 +29,7 @@ class PackedLinear:
 
     def __init__(
         self,
-        weight: Tensor,
+        weight: Tensor | RoundedWeight,
         bias: Tensor | None,
         is_gated: bool,
         quantization: str | None,
@@ -84,7 +85,7 @@ def last_panels(packed: packed_linear.PackedLinear, n: int) -> packed_linear.Pac
 
 
 def make_linear(
-    weight: Tensor,
+    weight: Tensor | RoundedWeight,
     bias: Tensor | None = None,
     *,
     is_gated: bool = False,
@@ -94,8 +95,8 @@ def make_linear(
     """weight [out_features, in_features], bias [out_features] or None. On CPU the arguments may be freed afterwards.
 
     is_gated: gate above up, [2 * out_features, in_features]; the product is silu(gate) * up.
-    quantization, memory: how and where the weight is kept on CPU.
+    quantization, memory: how and where the weight is kept on CPU. A rounded weight is for the CPU.
     """
-    if weight.device.type == "cpu":
+    if isinstance(weight, RoundedWeight) or weight.device.type == "cpu":
         return PackedLinear(weight, bias, is_gated, quantization, memory)
     return DenseLinear(weight, bias, is_gated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -10,8 +11,7 @@ from torch import Tensor
 
 from worker.batch.host_memory import HugePageMemory
 from worker.ops.weights import panels
-
-INT8, INT4, INT8_WEIGHTS = "int8", "int4", "int8-weights"  # quantizations; schedcore/api/config.py
+from worker.ops.weights.rounded_weight import INT4, INT8, RoundedWeight, round_weight
 
 
 class WeightForm(IntEnum):
@@ -38,7 +38,7 @@ class PackedLinear:
 
 
 def pack(
-    weight: Tensor,
+    weight: Tensor | RoundedWeight,
     bias: Tensor | None,
     panel_width: int,
     *,
@@ -53,7 +53,8 @@ def pack(
     is_gated: the first half of the rows is a gate, the second half what it gates; linear() then returns
     silu(gate) * up, [T, N / 2].
     quantization: INT8_WEIGHTS: each row is rounded to 255 levels, int8 times a scale. INT8: so is each block of a row,
-    INT4: to 16 levels; with both, what it is multiplied with is rounded to 255 as well, in panels only.
+    INT4: to 16 levels; with both, what it is multiplied with is rounded to 255 as well, in panels only. A weight that
+    is rounded already says so itself.
     In panels bfloat16 weights stay bfloat16, all others become float32; the bias becomes float32.
     """
     num_rows, in_features = weight.shape
@@ -62,40 +63,33 @@ def pack(
     if is_gated and num_rows % 2:
         raise ValueError(f"a gated weight has as many rows of each half, not {num_rows} in all")
     out_features = num_rows // 2 if is_gated else num_rows
+    if quantization is not None and not isinstance(weight, RoundedWeight):
+        dtype, weight = weight.dtype, round_weight(weight.detach(), quantization)
+    else:
+        dtype = torch.float32 if isinstance(weight, RoundedWeight) else weight.dtype
     if panel_width == 0:
-        if quantization is not None:
-            weight = _rounded(weight, quantization)
-        return PackedLinear(weight, bias, in_features, out_features, 0, is_gated, WeightForm.FLOAT32)
+        dense = weight.dequantized().to(dtype) if isinstance(weight, RoundedWeight) else weight
+        return PackedLinear(dense, bias, in_features, out_features, 0, is_gated, WeightForm.FLOAT32)
 
     def order(rows: Tensor) -> Tensor:
         return panels.panel_order(rows, panel_width, is_gated)
 
-    if quantization == INT8:
-        integers, scales = panels.quantize_blocks(weight.detach())
-        form, packed = WeightForm.INT8, panels.pack_int8_blocks(order(integers), order(scales), memory)
-    elif quantization == INT4:
-        integers, scales = panels.quantize_int4(weight.detach())
-        form, packed = WeightForm.INT4, panels.pack_int4_blocks(order(integers), order(scales), memory)
-    elif quantization == INT8_WEIGHTS:
-        integers, scales = panels.quantize(weight.detach())
-        packed = panels.pack_int8_panels(order(integers), order(scales[:, None]).squeeze(2), memory)
-        form = WeightForm.INT8_WEIGHTS
-    elif quantization is None:
+    if isinstance(weight, RoundedWeight):
+        form, packed = _pack_rounded(weight, order, memory)
+    else:
         weight = weight.detach() if weight.dtype is torch.bfloat16 else weight.detach().float()
         form = WeightForm.BFLOAT16 if weight.dtype is torch.bfloat16 else WeightForm.FLOAT32
         packed = panels.pack_panels(order(weight), memory)
-    else:
-        raise ValueError(f"there is no quantization {quantization!r}")
     columns = None if bias is None else order(bias.detach().float()[:, None]).flatten().clone()
     return PackedLinear(packed, columns, in_features, out_features, panel_width, is_gated, form)
 
 
-def _rounded(weight: Tensor, quantization: str) -> Tensor:
-    in_blocks = {INT8: (panels.quantize_blocks, panels.INT8_BLOCK), INT4: (panels.quantize_int4, panels.INT4_BLOCK)}
-    if quantization in in_blocks:
-        quantize, block = in_blocks[quantization]
-        integers, scales = quantize(weight)
-        spread = scales.float().repeat_interleave(block, dim=1)[:, : weight.shape[1]]
-        return (integers * spread).to(weight.dtype)
-    integers, scales = panels.quantize(weight)
-    return (integers * scales[:, None]).to(weight.dtype)
+def _pack_rounded(
+    weight: RoundedWeight, order: Callable[[Tensor], Tensor], memory: HugePageMemory | None
+) -> tuple[WeightForm, Tensor]:
+    integers, scales = order(weight.integers), order(weight.scales)
+    if weight.quantization == INT8:
+        return WeightForm.INT8, panels.pack_int8_blocks(integers, scales, memory)
+    if weight.quantization == INT4:
+        return WeightForm.INT4, panels.pack_int4_blocks(integers, scales, memory)
+    return WeightForm.INT8_WEIGHTS, panels.pack_int8_panels(integers, scales.squeeze(2), memory)
