@@ -87,6 +87,7 @@ struct PolicyWorld {
     spec.targets = request.targets();
     names.push_back(name);
     const Slot slot = table.add(spec, config.max_model_len);
+    tenants.on_added(slot, request.tenant);
     if (offline) offline->add(slot);
     return slot;
   }
@@ -121,6 +122,7 @@ struct PolicyWorld {
     const Slot slot = runs("gone", 0, request);
     memory.release(table.row[slot]);
     running.pop_back();
+    tenants.on_ended(slot);
     table.free(slot);
     table.forget_id(slot);
     names.pop_back();

@@ -16,7 +16,8 @@
 //   3  chunks      Decodes first, then prompts by priority; equal ones by deadline, those that are late last. While
 //                  memory is contended the densest come first instead: by deadline, everybody's would be missed by a
 //                  little. Tenants that have been served less go before others. Equals, and all of a tenant's where
-//                  there is neither a target nor contention, in order of arrival.
+//                  there is neither a target nor contention, in order of arrival. Beside others' decodes a tenant's
+//                  waiting requests come in by halves (newcomers.h).
 //   4  offline     Plan search over the offline queue in what is left of time and memory, less the reserve. It makes no
 //                  step longer than max_offline_step_ms, since whoever arrives waits for the step's end; and next to
 //                  no longer than without it, where an online request without a target is served (idle_share.h).
@@ -37,6 +38,7 @@
 #include <tuple>
 
 #include "policies/policy.h"
+#include "requests/newcomers.h"
 #include "stages/class_order.h"
 #include "stages/form_stage.h"
 #include "stages/offline_stage.h"
@@ -252,7 +254,7 @@ class HocketPolicy final : public Policy {
   }
 
   static int64_t num_waiting_among(const Snapshot& snapshot, std::span<const Prompt> prompts) {
-    return std::ranges::count_if(prompts, [&](const Prompt& p) { return snapshot.requests.row[p.slot] == kNone; });
+    return std::ranges::count_if(prompts, [&](const Prompt& p) { return waits(snapshot, p); });
   }
 
   // Answers per step that the request is expected to bring.
@@ -327,6 +329,10 @@ class HocketPolicy final : public Policy {
 
   void prefill_online(const Snapshot& snapshot) {
     // A heap, the next on top: a step reaches few of many.
+    newcomers_.begin(snapshot.tenants, decoding_);
+    for (const Prompt& p : prompts_) {
+      if (waits(snapshot, p) && !p.is_starving) newcomers_.add(p.slot);
+    }
     order_.resize(prompts_.size());
     std::iota(order_.begin(), order_.end(), 0);
     const auto is_later = [&](int32_t a, int32_t b) { return prompts_[b].precedes(prompts_[a]); };
@@ -336,13 +342,19 @@ class HocketPolicy final : public Policy {
       std::ranges::pop_heap(order_, is_later);
       const Prompt& p = prompts_[order_.back()];
       if (builder_.tokens_left() == 0) return;
-      const bool is_free = p.is_starving || num_admissible_ == Residency::kEverybody;
-      if (!is_free && snapshot.requests.row[p.slot] == kNone && num_admissible_-- <= 0) continue;
+      if (waits(snapshot, p) && !p.is_starving && !may_come_in(p.slot)) continue;
       const bool is_whole = !config_.enable_chunked_prefill;
       const int32_t num_tokens = builder_.prefill(p.slot, p.form, is_whole);
       if (num_tokens == 0 && (!is_first || !builder_.prefill_at_most(p.slot, kLeastChunk, is_whole, p.form))) return;
       is_first = false;
     }
+  }
+
+  static bool waits(const Snapshot& snapshot, const Prompt& p) { return snapshot.requests.row[p.slot] == kNone; }
+
+  bool may_come_in(Slot slot) {
+    if (!newcomers_.take(slot)) return false;
+    return num_admissible_ == Residency::kEverybody || num_admissible_-- > 0;
   }
 
   // ---- 4 ----
@@ -366,6 +378,7 @@ class HocketPolicy final : public Policy {
   StepBuilder builder_;
   OfflineStage offline_;
   ResidencyStage ratio_;
+  Newcomers newcomers_;
 
   // Of the current step
   std::vector<Slot> decoding_;   // online

@@ -49,7 +49,12 @@ class Tenants {
   // The same in whole halvings, for orders: less goes first.
   int32_t lead(Slot slot) const { return num_active_ > 1 ? entries_[of_[slot].index].lead : 0; }
 
+  // Whether requests of more than one are live; drafts do not count.
+  bool has_several() const { return num_active_ > 1; }
+
+  // Below num_entries().
   int32_t index(Slot slot) const { return of_[slot].index; }
+  size_t num_entries() const { return entries_.size(); }
   // That the tenant's requests would have, or kNone if none of it is remembered.
   int32_t find(std::string_view tenant) const;
 

@@ -1,8 +1,8 @@
 """The tenant-interference matrix: one tenant does its worst of X, what does another feel?
 
-    python -m bench.run.interference                                # the 100m model, all cells, some 20 minutes
-    python -m bench.run.interference --cells flex drafts --rounds 5 --json matrix.json
-    python -m bench.run.interference --model demo --seconds 2 --rounds 1
+    python -m bench.run.tenants.interference                                # the 100m model, all cells, some 20 minutes
+    python -m bench.run.tenants.interference --cells flex drafts --rounds 5 --json matrix.json
+    python -m bench.run.tenants.interference --model demo --seconds 2 --rounds 1
 
 Alice streams completions, one after the other, each with a prompt of its own; in the first --batch-rounds rounds a
 small batch of hers is timed afterwards. Bob does X (`bench/lib/load/bad_neighbour.py`), from a process of its own, or
@@ -45,7 +45,7 @@ from bench.lib.load.workload import fitted_workload
 from bench.lib.server.offline_batch import SharedDocuments
 from bench.lib.server.server_process import ServerProcess
 from bench.lib.table import render
-from bench.run.two_tenants import Tenant
+from bench.run.tenants.two_tenants import Tenant
 
 ALICE, BOB = "key-of-alice", "key-of-bob"
 NOTHING = "nothing"

@@ -1,6 +1,6 @@
 """Whether the time to a first token tells one tenant what another has asked.
 
-    python -m bench.run.cache_timing [--model demo] [--trials 200] [--words 400]
+    python -m bench.run.tenants.cache_timing [--model demo] [--trials 200] [--words 400]
 
 A victim asks a random prompt, then a spy asks either the same prompt ("present") or another of the same length
 ("absent") and times its first token, in random order. Two samples that come from one distribution are told apart by

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from bench.run.cache_timing import SPIES, Samples, describe, is_as_promised
+from bench.run.tenants.cache_timing import SPIES, Samples, describe, is_as_promised
 
 
 def samples(shift: float, seed: int, max_cached: int = 0) -> Samples:
