@@ -1,6 +1,6 @@
 """A small batch of one tenant beside a huge one of another: how much longer it takes than alone.
 
-    python -m bench.run.tenants.two_tenants                          # the 15m model, 50,000 rows and 50, some three minutes
+    python -m bench.run.tenants.two_tenants                      # the 15m model, 50,000 rows and 50, some three minutes
     python -m bench.run.tenants.two_tenants --model demo --rows 5000 --arrivals 2
 
 The small batch runs --arrivals times on an idle server, then as often beside the huge one, which has the engine to
