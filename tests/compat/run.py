@@ -1,14 +1,16 @@
 """Third-party clients, unmodified, against the whole server with the demo model: `make test-compat`.
 
-    python tests/compat/run.py [CLIENT ...]
+    python tests/compat/run.py [CLIENT ...] [--vllm-python FILE]
 
 Makes an environment of their own for them (build/compat-env, and build/compat-node where there is node), runs the
-script of each (tests/compat/clients), and writes docs/compat.md when all have run. Exit status 1: a step failed that
-REASONS does not explain, or one succeeded that it does.
+script of each (tests/compat/clients), and writes their rows of docs/compat.md. vLLM's own client is left out where its
+environment is not there (`make vllm-env`). Exit status 1: a step failed that REASONS does not explain, or one succeeded
+that it does.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -45,11 +47,14 @@ PYTHON = {
     "dspy": ("dspy_client.py", ["dspy"]),
     "smolagents": ("smolagents_client.py", ["smolagents[openai]"]),
     "lm-eval": ("lm_eval_client.py", ["lm-eval[api]"]),
+    "guidellm": ("guidellm_client.py", ["guidellm"]),
 }
+VLLM = {"vllm bench serve": "vllm_bench.py"}  # in the environment of `make vllm-env`, which has gigabytes
 NODE = {
     "openai-node": ("openai_node.mjs", ["openai", "zod"]),
     "Vercel AI SDK": ("ai_sdk.mjs", ["ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "zod"]),
 }
+ORDER = (*PYTHON, *VLLM, *NODE)
 # Why a step cannot succeed here, by client and step: the model, not the server.
 REASONS = {
     (
@@ -67,18 +72,26 @@ class Found:
 
 
 def main() -> int:
-    chosen = sys.argv[1:]
-    names = [name for name in (*PYTHON, *NODE) if not chosen or name in chosen]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("clients", nargs="*", metavar="CLIENT", help="default: all")
+    parser.add_argument("--vllm-python", type=Path, default=ROOT / "build/vllm-env/bin/python", metavar="FILE")
+    options = parser.parse_args()
+    unknown = sorted({*options.clients} - {*ORDER})
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(ORDER)}")
+    names = [name for name in ORDER if not options.clients or name in options.clients]
+    if not options.vllm_python.exists():
+        names = [name for name in names if name not in VLLM]
+        print(f"left out: {', '.join(VLLM)}; there is no {options.vllm_python} (make vllm-env)", flush=True)
     make_environments(names)
     found: dict[str, Found] = {}
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder), "--api-key", "compat-key") as server:
         for name in names:
             print(f"{name} ...", flush=True)
-            found[name] = ran(name, server.url)
+            found[name] = ran(_command(name, options.vllm_python), server.url)
             for step, problem in found[name].problems.items():
                 print(f"  {step}: {problem or 'ok'}", flush=True)
-    if not chosen:
-        PAGE.write_text(page(found))
+    PAGE.write_text(page({name: row(name, of) for name, of in found.items()}))
     wrong = [
         f"{name}, {step}"
         for name, of in found.items()
@@ -106,9 +119,9 @@ def make_environments(names: list[str]) -> None:
         (NODE_ENV / ".built").touch()
 
 
-def ran(name: str, url: str) -> Found:
+def ran(how: tuple[list[str], Path], url: str) -> Found:
     found = Found()
-    command, folder = _command(name)
+    command, folder = how
     if shutil.which(command[0]) is None:
         found.problems["start"] = f"there is no {Path(command[0]).name} for it on this machine"
         return found
@@ -130,7 +143,9 @@ def ran(name: str, url: str) -> Found:
     return found
 
 
-def _command(name: str) -> tuple[list[str], Path]:
+def _command(name: str, vllm_python: Path) -> tuple[list[str], Path]:
+    if name in VLLM:
+        return [str(vllm_python), str(CLIENTS / VLLM[name])], CLIENTS
     if name in PYTHON:
         return [str(PYTHON_ENV / name / "bin/python"), str(CLIENTS / PYTHON[name][0])], CLIENTS
     for script in CLIENTS.glob("*.mjs"):  # node looks for packages beside the script
@@ -145,7 +160,10 @@ def _variables() -> dict[str, str]:
     return kept | quiet
 
 
-def page(found: dict[str, Found]) -> str:
+def page(rows: dict[str, str]) -> str:
+    """Rows of clients that were not run now stay as they are."""
+    earlier = {line.split("|")[1].strip(): line for line in PAGE.read_text().splitlines() if line.startswith("| ")}
+    rows = earlier | rows
     lines = [
         "# Clients that were tried",
         "",
@@ -155,16 +173,19 @@ def page(found: dict[str, Found]) -> str:
         "",
         "| client | version | works | does not, and why |",
         "|---|---|---|---|",
+        *(rows[name] for name in ORDER if name in rows),
     ]
-    for name, of in found.items():
-        works = ", ".join(step for step, problem in of.problems.items() if problem is None)
-        fails = "; ".join(
-            f"{step}: {REASONS.get((name, step), _shown(problem))}"
-            for step, problem in of.problems.items()
-            if problem is not None
-        )
-        lines.append(f"| {name} | {of.package} | {works or '–'} | {fails or '–'} |")
     return "\n".join([*lines, ""])
+
+
+def row(name: str, of: Found) -> str:
+    works = ", ".join(step for step, problem in of.problems.items() if problem is None)
+    fails = "; ".join(
+        f"{step}: {REASONS.get((name, step), _shown(problem))}"
+        for step, problem in of.problems.items()
+        if problem is not None
+    )
+    return f"| {name} | {of.package} | {works or '–'} | {fails or '–'} |"
 
 
 def _shown(problem: str) -> str:

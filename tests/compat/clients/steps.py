@@ -9,11 +9,13 @@ import json
 import sys
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
 BASE = f"{URL}/v1"
 KEY, MODEL = "compat-key", "demo"
+TOKENIZER = Path(__file__).resolve().parents[3] / "worker/demo_model"  # for clients that count tokens themselves
 QUESTION = "What is the weather in Rome?"
 WEATHER = {
     "type": "function",
