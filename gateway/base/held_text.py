@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MAX_SPACE = 256  # of whitespace at a text's end that is looked at: it is held back again with every piece
+
 
 def num_held(text: str, mark: str) -> int:
     """Of its last characters: whitespace that may stand before the mark, and as much of the mark as there is."""
@@ -10,4 +12,10 @@ def num_held(text: str, mark: str) -> int:
         if text.endswith(mark[:length]):
             start -= length
             break
-    return len(text) - len(text[:start].rstrip())
+    return len(text) - len(without_space(text[:start]))
+
+
+def without_space(text: str) -> str:
+    """Without the whitespace at its end."""
+    tail = text[-MAX_SPACE:]
+    return text[: len(text) - len(tail)] + tail.rstrip()

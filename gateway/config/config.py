@@ -137,7 +137,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tool_call_parser: Annotated[
         str,
         _model("how the model writes its calls of tools (default: {default}, as its chat template does)", "FORMAT"),
-        OneOf(("auto", "hermes", "llama3_json", "mistral", "json")),
+        OneOf(
+            (
+                *("auto", "hermes", "llama3_json", "mistral", "json", "qwen3_coder", "seed_oss", "glm45", "glm47"),
+                *("minimax_m2", "deepseek_v3", "deepseek_v31", "deepseek_v32"),
+            )
+        ),
     ] = "auto"
     reasoning_parser: Annotated[
         str,

@@ -64,15 +64,15 @@ class ServedModel:
     @property
     def tool_marker_ids(self) -> dict[str, int]:
         """Of what stands around a call, where that is a token of its own and no text to the grammar engine."""
-        return {} if self.tool_format is None else self._marker_ids(self.tool_format)
+        return {} if self.tool_format is None else self._marker_ids(self.tool_format.marks)
 
     @property
     def thinking_marker_ids(self) -> dict[str, int]:
         """The same, of what stands around thinking."""
-        return {} if self.reasoning_format is None else self._marker_ids(self.reasoning_format)
+        marked = self.reasoning_format
+        return {} if marked is None else self._marker_ids((marked.opening, marked.closing))
 
-    def _marker_ids(self, marked: ToolFormat | ReasoningFormat) -> dict[str, int]:
-        marks = (marked.opening, marked.closing)
+    def _marker_ids(self, marks: tuple[str, ...]) -> dict[str, int]:
         return {mark: found for mark in marks if (found := self.tokenizer.marker_id(mark)) is not None}
 
     def name(self, requested: str | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-from gateway.base.held_text import num_held
+from gateway.base.held_text import num_held, without_space
 from gateway.reasoning.reasoning_format import ReasoningFormat
 
 
@@ -61,8 +61,8 @@ class ThinkingReader:
         before, closing, after = self._rest.partition(self._format.closing)
         if closing:
             self._rest, self.is_thinking, self._is_after_closing = after, False, True
-            return before.rstrip()
-        end = len(before.rstrip()) if is_end else len(before) - num_held(before, self._format.closing)
+            return without_space(before)
+        end = len(without_space(before)) if is_end else len(before) - num_held(before, self._format.closing)
         self._rest = before[end:]
         self._is_before_thought = self._is_before_thought and not end
         return before[:end]

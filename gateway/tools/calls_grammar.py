@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.output.tools import Function
+from gateway.tools.lark import MarkerIds, json_of, literal, spelled
+from gateway.tools.tagged_grammar import tagged_call
 from gateway.tools.tool_format import ToolFormat
 from schedcore.api.types import Grammar, GrammarKind
-from schedcore.grammar.json_schema import followable_tree
-from schedcore.grammar.source import WHITESPACE
 
-MarkerIds = Mapping[str, int]  # openings and closings that are single tokens, which stand outside of text
 MAX_CALLS = 32  # of one answer
 _ANY_ARGUMENTS = {"type": "object"}
 
@@ -29,7 +28,7 @@ def answer_or_calls(
     schema: str, tool_format: ToolFormat, functions: Sequence[Function], is_parallel: bool, marker_ids: MarkerIds
 ) -> Grammar:
     """JSON of the schema, or calls. Raises InvalidRequestError."""
-    answer = f"answer: %json {json.dumps(_with_options(_read(schema)))}"
+    answer = f"answer: {json_of(_read(schema))}"
     calls = _calls(tool_format, _loosened(functions), is_parallel, marker_ids)
     return _grammar(["start: answer | calls", answer, *calls])
 
@@ -44,7 +43,7 @@ def strict_grammar(
     if tool_format.opening in marker_ids:
         return _grammar(["start: TEXT calls?", r"TEXT: /(.|\n)*/", *calls])
     first, *rules = calls
-    opening = _literal(tool_format.opening)
+    opening = literal(tool_format.opening)
     begun = first.removeprefix(f"calls: {opening} ")
     text = [r"TEXT: /(.|\n)*/", f"before[lazy]: /(.|\\n)*/ {opening}"]
     return _grammar(["start: before begun | TEXT", f"begun: {begun}", *text, *rules])
@@ -63,48 +62,48 @@ def _read(schema: str) -> dict[str, Any] | bool:
     return read
 
 
-def _with_options(schema: dict[str, Any] | bool) -> dict[str, Any] | bool:
-    options = {"whitespace_pattern": WHITESPACE, "lenient": False}
-    return schema if isinstance(schema, bool) else {**followable_tree(schema), "x-guidance": options}
-
-
 def _calls(
     tool_format: ToolFormat, functions: Sequence[Function], is_parallel: bool, marker_ids: MarkerIds
 ) -> list[str]:
     """Rules; the first is `calls`."""
-    bodies = [f"call_{i}: {_body(tool_format, function)}" for i, function in enumerate(functions)]
+    bodies = [
+        rule for i, function in enumerate(functions) for rule in _call(tool_format, function, f"call_{i}", marker_ids)
+    ]
     one = "call: " + " | ".join(f"call_{i}" for i in range(len(functions)))
-    opening, separator = _marker(tool_format.opening, marker_ids), _literal(tool_format.separator)
-    if tool_format.closing:
-        first = f'{opening} "\\n" call "\\n" {_marker(tool_format.closing, marker_ids)}'
+    opening, closing, separator, gap = (
+        spelled(text, marker_ids)
+        for text in (tool_format.opening, tool_format.closing, tool_format.separator, tool_format.gap)
+    )
+    first, following, end = f"{opening} call".lstrip(), f"{separator} call", ""
+    if tool_format.is_section:
+        first, end = f"{opening} {gap} call", f" {gap} {closing}"
+    elif tool_format.closing:
+        first = f"{opening} {gap} call {gap} {closing}"
         following = f"{separator} {first}"
-    else:
-        first, following = f"{opening} call".lstrip(), f"{separator} call"
-        if tool_format.is_list:
-            first = f'{opening} "[" call'.lstrip()
+    elif tool_format.is_list:
+        first, end = f'{opening} "[" call'.lstrip(), ' "]"'
     more = f" ({following}){{0,{MAX_CALLS - 1}}}" if is_parallel else ""
-    end = ' "]"' if tool_format.is_list else ""
     return [f"calls: {first}{more}{end}", one, *bodies]
 
 
-def _marker(text: str, marker_ids: MarkerIds) -> str:
-    """Empty for none."""
-    return f"<[{marker_ids[text]}]>" if text in marker_ids else _literal(text) if text else ""
-
-
-def _body(tool_format: ToolFormat, function: Function) -> str:
-    head = f'{{"name": {json.dumps(function.name)}, "{tool_format.arguments_key}": '
-    return f'{_literal(head)} %json {json.dumps(_parameters(function))} "}}"'
+def _call(tool_format: ToolFormat, function: Function, rule: str, marker_ids: MarkerIds) -> list[str]:
+    """Rules; the first is named so."""
+    head, name = tool_format.head, function.name
+    if tool_format.tags is not None:
+        return tagged_call(tool_format.tags, function, rule, marker_ids)
+    if head is not None and head.after_name:
+        begin, end = f"{head.before_name}{name}{head.after_name}", head.after_arguments
+        if tool_format.inner_marks:
+            begin, end = tool_format.inner_marks[0] + begin, end + tool_format.inner_marks[1]
+    else:
+        begin, end = f'{{"name": {json.dumps(name)}, "{tool_format.arguments_key}": ', "}"
+    return [f"{rule}: {spelled(begin, marker_ids)} {json_of(_parameters(function))} {spelled(end, marker_ids)}"]
 
 
 def _parameters(function: Function) -> dict[str, Any] | bool:
     """Arguments are an object, whatever the schema leaves open."""
     schema = function.parameters or {"properties": {}, "additionalProperties": False}
-    return _with_options({"type": "object", **schema})
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return {"type": "object", **schema}
 
 
 def _grammar(rules: list[str]) -> Grammar:

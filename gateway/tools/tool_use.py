@@ -10,8 +10,9 @@ from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.output.output_format import AskedGrammar
 from gateway.protocol.output.tools import Function, ToolChoice
 from gateway.tools.call_reader import CallReader
-from gateway.tools.calls_grammar import MarkerIds, answer_or_calls, calls_grammar, strict_grammar
-from gateway.tools.tool_format import LLAMA3_JSON, ToolFormat
+from gateway.tools.calls_grammar import answer_or_calls, calls_grammar, strict_grammar
+from gateway.tools.lark import MarkerIds
+from gateway.tools.tool_format import SPECIAL, ToolFormat
 from schedcore.api.types import GrammarKind
 
 
@@ -46,11 +47,11 @@ class ToolUse:
     @property
     def shows_special_tokens(self) -> bool:
         """Calls are told by them."""
-        return bool(self.marker_ids) or self.tool_format is LLAMA3_JSON
+        return bool(self.marker_ids) or self.tool_format in SPECIAL
 
     def reader(self) -> CallReader:
-        names = {function.name for function in self.functions}
-        return CallReader(self.tool_format, names, None if self.is_parallel else 1)
+        schemas = {function.name: function.parameters for function in self.functions}
+        return CallReader(self.tool_format, schemas, None if self.is_parallel else 1)
 
     def grammar(self, asked: AskedGrammar | None) -> AskedGrammar | None:
         """asked: for an answer without calls. Raises InvalidRequestError."""

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
-NAMES = ("requests", "http", "forms", "webhooks", "traces", "options", "frames", "disk_tier", "weights", "checkpoints")
+NAMES = (
+    *("requests", "http", "forms", "webhooks", "traces", "options", "frames", "disk_tier", "weights", "checkpoints"),
+    "calls",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import jsonschema
@@ -16,9 +17,9 @@ from fakes.json_schemas import SCHEMAS
 from gateway.model.checkpoint import Checkpoint
 from gateway.model.tokenize import Tokenizer
 from gateway.protocol.output.tools import Function
-from gateway.tools.call_reader import CallReader
+from gateway.tools.call_reader import CallReader, Pieces
 from gateway.tools.calls_grammar import answer_or_calls, calls_grammar, strict_grammar
-from gateway.tools.tool_format import FORMATS, HERMES, JSON, MISTRAL, ToolFormat
+from gateway.tools.tool_format import DEEPSEEK_V31, FORMATS, HERMES, JSON, MISTRAL, QWEN3_CODER, ToolFormat
 from schedcore.api.types import EngineRequest, Grammar
 from schedcore.grammar.source import find_problem
 from worker.grammars.grammars import Grammars
@@ -29,8 +30,54 @@ FUNCTIONS = [
     Function("tree", parameters=SCHEMAS["reference: list"] | {"type": "object"}, strict=True),
     Function("now", strict=True),
 ]
-BY_NAME = {f.name: f.parameters or {"type": "object", "maxProperties": 0} for f in FUNCTIONS}
-OPENING, CLOSING = VOCAB_SIZE, VOCAB_SIZE + 1  # added tokens
+_LIST = SCHEMAS["reference: list"]
+TEXTS = {
+    "free": {"type": "string"},
+    "unit": {"enum": ["°C", "°F", 3, None]},
+    "short": {"type": "string", "minLength": 2, "maxLength": 5},
+    "code": {"type": "string", "pattern": "^[a-z/]{2}-[0-9]+$"},
+    "part": {"type": "string", "pattern": "[xyz]", "maxLength": 20},
+    "perhaps": {"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}], "default": None},
+    "either": {"type": ["boolean", "string"]},
+    "any": {"description": "whatever"},
+    "named": {"$ref": "#/$defs/name"},
+}
+TAGGED_FUNCTIONS = [  # a call's own schema is an object with parameters
+    FUNCTIONS[0],
+    Function(
+        "tree",
+        parameters={"type": "object", "properties": {"tree": {"$ref": "#/$defs/l"}}, "required": ["tree"]}
+        | {"$defs": _LIST["$defs"]},
+        strict=True,
+    ),
+    Function("now", strict=True),
+    Function(
+        "texts",
+        parameters={"type": "object", "properties": TEXTS, "required": ["free", "unit", "short", "perhaps"]}
+        | {"$defs": {"name": {"type": "string", "maxLength": 9}}, "additionalProperties": False},
+        strict=True,
+    ),
+    Function("anything", parameters={"type": "object"}, strict=True),
+]
+BY_NAME = {
+    name: {f.name: f.parameters or {"type": "object", "maxProperties": 0} for f in functions}
+    for name, functions in ((False, FUNCTIONS), (True, TAGGED_FUNCTIONS))
+}
+_TAG = re.compile(r"</?[^\s=\"]+>|\[[A-Z_]+\]")  # what families have tokens for
+
+
+def functions_of(tool_format: ToolFormat) -> list[Function]:
+    return FUNCTIONS if tool_format.tags is None else TAGGED_FUNCTIONS
+
+
+def read(tool_format: ToolFormat, text: str) -> Pieces:
+    """Its calls validate."""
+    schemas = BY_NAME[tool_format.tags is not None]
+    pieces = CallReader(tool_format, schemas).feed(text, is_end=True)
+    for call in pieces.calls:
+        assert call.name is not None
+        jsonschema.validate(json.loads(call.arguments), schemas[call.name])
+    return pieces
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["special", "plain"])
@@ -42,16 +89,21 @@ def grammars_of(folder: Path, tool_format: ToolFormat, is_special: bool) -> Gram
     """The bytes, and the format's marks as one token each."""
     write_byte_checkpoint(folder)
     tokenizer = byte_tokenizer()
-    marks = [mark for mark in (tool_format.opening, tool_format.closing) if mark]
+    marks = own_tokens(tool_format)
     tokenizer.add_tokens([AddedToken(mark, special=is_special, normalized=False) for mark in marks])
     tokenizer.save(str(folder / "tokenizer.json"))
-    return Grammars(folder, VOCAB_SIZE + 2)
+    return Grammars(folder, VOCAB_SIZE + len(marks))
+
+
+def own_tokens(tool_format: ToolFormat) -> list[str]:
+    """They follow the vocabulary."""
+    return [mark for mark in dict.fromkeys(tool_format.marks) if _TAG.fullmatch(mark)]
 
 
 def marker_ids(folder: Path) -> dict[str, int]:
     """As the gateway sees them."""
     tokenizer = Tokenizer.load(Checkpoint.read(folder))
-    found = {mark: tokenizer.marker_id(mark) for f in FORMATS.values() for mark in (f.opening, f.closing)}
+    found = {mark: tokenizer.marker_id(mark) for f in FORMATS.values() for mark in f.marks}
     return {mark: token_id for mark, token_id in found.items() if token_id is not None}
 
 
@@ -74,15 +126,20 @@ def allowed(matcher: Matcher) -> list[int]:
 
 
 def said(matcher: Matcher, tool_format: ToolFormat, draw: random.Random) -> str:
-    text = b""
-    for _ in range(3000):
+    text, marks = b"", own_tokens(tool_format)
+    value_end = b"" if tool_format.tags is None else tool_format.tags.value_end.encode()
+    for _ in range(6000):
         tokens = allowed(matcher)
-        closing = [token for token in tokens if token in (*b'"]}', END)]
+        closing = [token for token in tokens if token in (*b'"]}', END) or token >= VOCAB_SIZE] if text else []
         token = draw.choice(closing if closing and draw.random() < 0.5 else tokens)
+        begun = text[text.rfind(b"<") :]
+        if begun[:1] == b"<" and value_end[: len(begun)] == begun and {*value_end[len(begun) :][:1]} & {*tokens}:
+            token = value_end[len(begun)]  # else, nothing that is random would end a text
+        elif ord("<") in tokens and draw.random() < 0.1:
+            token = ord("<")
         if token == END:
             return text.decode()
-        marks = {OPENING: tool_format.opening, CLOSING: tool_format.closing}
-        text += marks[token].encode() if token in marks else bytes([token])
+        text += marks[token - VOCAB_SIZE].encode() if token >= VOCAB_SIZE else bytes([token])
         advance(matcher, token)
     pytest.fail(f"the answer has no end: {text[:400]!r} ... {text[-200:]!r}")
 
@@ -92,45 +149,44 @@ def said(matcher: Matcher, tool_format: ToolFormat, draw: random.Random) -> str:
 def test_calls_validate(tmp_path: Path, is_special: bool, name: str, is_parallel: bool) -> None:
     tool_format = FORMATS[name]
     grammars, draw = grammars_of(tmp_path, tool_format, is_special), random.Random(name)
-    grammar = calls_grammar(tool_format, FUNCTIONS, is_parallel, marker_ids(tmp_path))
+    grammar = calls_grammar(tool_format, functions_of(tool_format), is_parallel, marker_ids(tmp_path))
     assert find_problem(grammar) is None
-    for _ in range(4):
+    for _ in range(6):
         text = said(follow(grammars, grammar), tool_format, draw)
-        pieces = CallReader(tool_format, BY_NAME.keys()).feed(text, is_end=True)
+        pieces = read(tool_format, text)
         assert pieces.content == ""
         assert len(pieces.calls) == 1 or (is_parallel and pieces.calls)
-        for call in pieces.calls:
-            assert call.name is not None
-            jsonschema.validate(json.loads(call.arguments), BY_NAME[call.name])
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_strict_calls_follow_their_schemas_and_text_is_free(tmp_path: Path, is_special: bool, name: str) -> None:
     tool_format = FORMATS[name]
     grammars = grammars_of(tmp_path, tool_format, is_special)
-    grammar = strict_grammar(tool_format, FUNCTIONS, True, marker_ids(tmp_path))
+    grammar = strict_grammar(tool_format, functions_of(tool_format), True, marker_ids(tmp_path))
     matcher = follow(grammars, grammar)
     for byte in b"Plain text, with ' {\"a\": 1} ' in it. ":
         assert byte in allowed(matcher)
         advance(matcher, byte)
     assert END in allowed(matcher)
     if tool_format.opening:
-        is_one = is_special or tool_format is HERMES
-        for token in [OPENING] if is_one else list(tool_format.opening.encode()):
+        is_one = is_special or tool_format.opening.startswith("<")
+        opening = own_tokens(tool_format).index(tool_format.opening) + VOCAB_SIZE
+        for token in [opening] if is_one else list(tool_format.opening.encode()):
             assert token in allowed(matcher)
             advance(matcher, token)
-        assert allowed(matcher) == [b"\n"[0] if tool_format is HERMES else b"["[0]]
+        assert END not in allowed(matcher)
+        assert len(allowed(matcher)) <= len(TAGGED_FUNCTIONS)
 
 
-@pytest.mark.parametrize("tool_format", [HERMES, MISTRAL, JSON])
+@pytest.mark.parametrize("tool_format", [HERMES, MISTRAL, JSON, QWEN3_CODER, DEEPSEEK_V31])
 def test_an_answer_of_a_form_or_calls(tmp_path: Path, tool_format: ToolFormat) -> None:
     grammars, draw = grammars_of(tmp_path, tool_format, False), random.Random(1)
     person = SCHEMAS["object: person"]
-    grammar = answer_or_calls(json.dumps(person), tool_format, FUNCTIONS, True, marker_ids(tmp_path))
+    grammar = answer_or_calls(json.dumps(person), tool_format, functions_of(tool_format), True, marker_ids(tmp_path))
     kinds = set()
     for _ in range(12):
         text = said(follow(grammars, grammar), tool_format, draw)
-        pieces = CallReader(tool_format, BY_NAME.keys()).feed(text, is_end=True)
+        pieces = read(tool_format, text)
         kinds.add(bool(pieces.calls))
         if pieces.calls:
             assert pieces.content == ""

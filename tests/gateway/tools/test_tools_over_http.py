@@ -163,6 +163,14 @@ def test_a_template_without_tools_is_told_in_plain_words() -> None:
         ("{{ tools }}", "json"),
         ("no tools <tool_call>", "json"),
         ("{{ tools }}<tool_call><function=f>", None),
+        ("{{ tools }}<tool_call>\n<function=f>\n<parameter=a>", "qwen3_coder"),
+        ("{{ tools }}<seed:tool_call><function=f><parameter=a>", "seed_oss"),
+        ("{{ tools }}<tool_call>{{ f }}\n<arg_key>k</arg_key>\n<arg_value>v</arg_value>", "glm45"),
+        ("{{ tools }}<tool_call>{{ f }}<arg_key>k</arg_key><arg_value>v</arg_value>", "glm47"),
+        ("{{ tools }}<minimax:tool_call><invoke name=f><parameter name=a>", "minimax_m2"),
+        ("{{ tools }}<｜tool▁calls▁begin｜>f\n```json\n{}", "deepseek_v3"),
+        ("{{ tools }}<｜tool▁calls▁begin｜>f<｜tool▁sep｜>{}", "deepseek_v31"),
+        ("{{ tools }}<｜DSML｜function_calls>", "deepseek_v32"),
     ],
 )
 def test_the_format_is_that_of_the_template(tmp_path: Path, template: str, name: str | None) -> None:
