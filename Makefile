@@ -22,7 +22,7 @@ CPP_FILES = $(shell find cpp kernels tests/cpp tests/fuzz -name '*.h' -o -name '
 PY_DIRS := gateway schedcore vllm_engine worker client bench tests tools
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core test-python test-schema test-json-schemas test-compat test-vllm test-vllm-cut test-vllm-gpu vllm-env test-gpu test-invariance test-kills test-resume test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
+.PHONY: help serve test test-core test-python test-schema test-json-schemas test-compat test-vllm test-vllm-cut test-vllm-gpu test-ray test-ray-cut ray-env test-deploy vllm-env test-gpu test-invariance test-kills test-resume test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -68,6 +68,28 @@ test-vllm-cut: $(VLLM_VENV)/.built
 test-vllm-gpu: $(VENV)/.dev ## the vLLM engine on CUDA devices; VLLM_VENV=DIR has vLLM for them and this package
 	HOCKET_TEST_VLLM_REQUESTS=$${HOCKET_TEST_VLLM_REQUESTS-1000} $(VLLM_VENV)/bin/python -m pytest -q -o filterwarnings= --timeout 900 tests/vllm_engine $(ARGS)
 	HOCKET_TEST_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest -q tests/vllm_engine/test_through_gateway.py $(ARGS)
+
+RAY_VENV ?= build/ray-env
+
+$(RAY_VENV)/.built: tools/ray_env.py pyproject.toml
+	$(PYTHON) tools/ray_env.py $(RAY_VENV) $(VENV)
+
+ray-env: $(VENV)/.dev $(RAY_VENV)/.built
+
+test-ray: ray-env ## a fleet whose nodes Ray keeps running, in an environment of its own that this makes: 400 MB, minutes
+	$(RAY_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/fleet/test_on_ray.py $(ARGS)
+
+# What .ci/ray runs.
+test-ray-cut: ray-env
+	$(RAY_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/fleet/test_on_ray.py -k "up_starts or killed_actor or lost_machine or down_ends" $(ARGS)
+
+DEPLOY_VENV ?= build/deploy-env
+
+$(DEPLOY_VENV)/.built: tools/deploy_env.py
+	$(PYTHON) tools/deploy_env.py $(DEPLOY_VENV)
+
+test-deploy: $(VENV)/.dev $(DEPLOY_VENV)/.built ## deploy/: Helm chart, container files, units; Helm and hadolint in an environment that this makes
+	HOCKET_TEST_DEPLOY_TOOLS=$(abspath $(DEPLOY_VENV))/bin $(BIN)/python -m pytest -q tests/deploy $(ARGS)
 
 test-schema: $(VENV)/.dev ## Schemathesis over /openapi.json, every route, 5,000 cases: minutes
 	HOCKET_TEST_SCHEMA_CASES=$${HOCKET_TEST_SCHEMA_CASES-5000} $(BIN)/python -m pytest -q tests/schema $(ARGS)

@@ -24,6 +24,7 @@ MAY_IMPORT = {
 ROOM_ORDERS = {
     "gateway": (
         "cli",
+        "cluster",
         "node",
         "server",
         "app",
@@ -225,6 +226,14 @@ def test_only_lines_to_engines_and_nodes_know_of_sockets() -> None:
     assert users == {"engine_line.py", "frame_line.py", "network.py", "fleet_peer.py"}
     dialers = {p.name for p in files if "schedcore.api.frame_socket.connect" in imported_modules(p)}
     assert dialers == {"local_engine.py", "node_engine.py"}
+
+
+def test_only_what_drives_ray_imports_it() -> None:
+    """And that is imported by a command when it is called: tests/gateway/cluster/test_without_ray.py."""
+    users = [path for path in tracked("*.py") if any(name.split(".")[0] == "ray" for name in imported_modules(path))]
+    names = {path.relative_to(ROOT).as_posix() for path in users}
+    drivers = {f"gateway/cluster/ray_{noun}.py" for noun in ("cluster", "leader", "node", "nodes")}
+    assert {name for name in names if not name.startswith("tests/")} <= drivers
 
 
 def includes(path: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""`hocket fleet`: certificates of a cluster, a fleet on this machine, the state of one, a node drained."""
+"""`hocket fleet`: certificates of a cluster, a fleet on this machine or on Ray, the state of one, a node drained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pathlib import Path
 import msgspec
 
 from gateway.cli.client_options import add_client_options
+from gateway.cli.clusters import on_ray
 from gateway.cli.parser import Parser, examples
+from gateway.cluster.errors import FleetFileError
 from gateway.fleet.certificates import CertificatesError, make_certificates
 from gateway.fleet.operator_line import OrderError, give_order
 from gateway.node.local_fleet import LocalFleet
@@ -30,6 +32,8 @@ _COLUMNS = ("node", "state", "open", "running", "waiting", "sessions", "restarts
 EXAMPLES = examples(
     "hocket fleet up --local 3                      # one gateway and three nodes on this machine",
     "hocket fleet init /etc/hocket                  # a cluster's certificates",
+    "hocket fleet up fleet.toml --ray auto          # its nodes, kept running by a Ray cluster",
+    "hocket fleet scale 5 --ray auto",
     "hocket fleet status --url http://gw1:8000",
     "hocket fleet drain node-2 --gateway gw1:7000 --cluster-dir /etc/hocket",
 )
@@ -40,15 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
     init = verbs.add_parser("init", help="make a cluster's certificates: an authority, and one per role")
     init.add_argument("folder", type=Path, metavar="DIR", help="copied to each machine, with the files of its role")
-    up = verbs.add_parser("up", help="a gateway and nodes on this machine, until Ctrl-C")
-    up.add_argument("model", nargs="?", default=DEMO, metavar="MODEL", help=f"default: {DEMO}")
-    up.add_argument("--local", type=int, required=True, metavar="N", help="nodes")
+    up = verbs.add_parser("up", help="a gateway and nodes on this machine, until Ctrl-C; or nodes on a Ray cluster")
+    up.add_argument("model", nargs="?", metavar="MODEL|FILE", help=f"default: {DEMO}; with --ray a fleet.toml")
+    where = up.add_mutually_exclusive_group(required=True)
+    where.add_argument("--local", type=int, metavar="N", help="nodes, on this machine")
+    on_ray.add_up_options(up, where)
     up.add_argument("--port", default="8000", help="of the gateway (default: 8000)")
     up.add_argument("--run-dir", type=Path, default=Path("hocket-fleet"), metavar="DIR", help="of the nodes")
     up.add_argument("--data-dir", metavar="DIR", help="of the gateway's files and batches (default: as serve's)")
     status = verbs.add_parser("status", help="the nodes behind a gateway")
     add_client_options(status.add_argument_group("server"))
     status.add_argument("--json", action="store_true", help="as the gateway says it")
+    on_ray.add_ray_options(status.add_argument_group("instead of a server"))
+    on_ray.add_ray_verbs(verbs)
     drain = verbs.add_parser("drain", help="a node takes no new requests, and leaves when the open ones have ended")
     drain.add_argument("node", metavar="NODE")
     drain.add_argument("--gateway", required=True, metavar="HOST:PORT", help="its --fleet-listen")
@@ -58,13 +66,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The exit status."""
-    verbs: dict[str, Callable[[argparse.Namespace], int]] = {"init": init, "up": up, "status": status, "drain": drain}
+    verbs: dict[str, Callable[[argparse.Namespace], int]] = {
+        "init": init, "up": up, "status": status, "drain": drain,
+        "scale": on_ray.scale, "down": on_ray.down, "env": on_ray.env,
+    }  # fmt: skip
     try:
         return verbs[args.verb](args)
+    except (FleetFileError, ValueError) as error:
+        return _complain(str(error), _MISUSED)
+    except on_ray.FAILURES as error:
+        return _complain(str(error), _FAILED)
     except (CertificatesError, ClusterTlsError, OrderError, OSError) as error:
         return _complain(str(error), _FAILED)
-    except ValueError as error:
-        return _complain(str(error), _MISUSED)
 
 
 def init(args: argparse.Namespace) -> int:
@@ -74,15 +87,21 @@ def init(args: argparse.Namespace) -> int:
 
 
 def up(args: argparse.Namespace) -> int:
+    if args.ray is not None:
+        if args.model is None:
+            raise ValueError("--ray: name the file that says what shall run: hocket fleet up fleet.toml --ray auto")
+        return on_ray.up(args)
     if args.local < 1:
         raise ValueError("--local: at least one node")
     options = ["--port", args.port]
     if args.data_dir:
         options += ["--data-dir", args.data_dir]
-    return LocalFleet(args.model, args.local, args.run_dir, options).run()
+    return LocalFleet(args.model or DEMO, args.local, args.run_dir, options).run()
 
 
 def status(args: argparse.Namespace) -> int:
+    if args.ray is not None:
+        return on_ray.status(args)
     with Client(args.url, api_key=args.api_key) as client:
         content = _get(f"{client.options.base_url}/fleet", client.options.api_key)
     if args.json:
