@@ -1,0 +1,42 @@
+{{- define "hocket.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}{{ end -}}
+{{- end }}
+
+{{- define "hocket.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "hocket.labels" -}}
+{{ include "hocket.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "hocket.image" -}}
+{{- $repository := required "image.repository: the image built from deploy/containers" .Values.image.repository -}}
+{{ printf "%s:%s" $repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- end }}
+
+{{- /* HOST:PORT of every gateway, separated by commas: nodes dial each of them. */ -}}
+{{- define "hocket.gateways" -}}
+{{- $name := include "hocket.name" . -}}
+{{- $addresses := list -}}
+{{- range $i := until (int .Values.gateway.count) -}}
+{{- $addresses = append $addresses (printf "%s-gateway-%d:7000" $name $i) -}}
+{{- end -}}
+{{ join "," $addresses }}
+{{- end }}
+
+{{- /* Certificates of one role: dict "root" . "role" "node". */ -}}
+{{- define "hocket.certificates" -}}
+- name: cluster
+  secret:
+    secretName: {{ .root.Values.clusterSecret }}
+    defaultMode: 0440
+    items:
+      - {key: ca.pem, path: ca.pem}
+      - {key: {{ .role }}.pem, path: {{ .role }}.pem}
+{{- end }}
