@@ -337,6 +337,8 @@ class Advisor:
         tpot_target: float | None = None,
         cache_salt: str = "",
         tenant: str = "",
+        num_prior_tokens: int = 0,
+        last_token_time: float = 0.0,
     ) -> int:
         """The slot of a request that waits. Raises ValueError for one that could never be served."""
     def accepts(

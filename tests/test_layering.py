@@ -69,6 +69,8 @@ ROOM_ORDERS = {
     "vllm_engine": (
         "__main__",
         "engine_process",
+        "calibration",
+        "make_core",
         "engine",
         "scheduler",
         "first_estimate",
@@ -78,8 +80,8 @@ ROOM_ORDERS = {
         "sessions",
         "kv",
         "before_release",
+        "runner",
         "steering",
-        "cpu_seeds",
         "settings",
         "adapters",
         "environment",

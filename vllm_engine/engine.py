@@ -24,6 +24,7 @@ from schedcore.api.types import (
 from schedcore.serving.request_check import find_problem
 from schedcore.tiers.session_files import SessionName
 from vllm_engine.requests import to_delta, to_vllm
+from vllm_engine.runner.resumption import begin_with_output
 from vllm_engine.sessions.announcements import Announcements
 
 logger = logging.getLogger("vllm_engine")
@@ -103,6 +104,7 @@ class VllmEngine:
         try:
             made = to_vllm(request, name, time.time() - request.age_ms / 1000, self._adapters.get(request.adapter))
             prepared = self._core.preprocess_add_request(made)
+            begin_with_output(prepared[0])
         except ValueError as error:
             return self._refuse(gateway, request, ErrorCode.INVALID, str(error))
         retry_seconds = self._core.scheduler.retry_seconds(prepared[0])

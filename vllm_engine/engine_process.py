@@ -25,12 +25,12 @@ from schedcore.serving.engine_main import IsOrphaned
 from schedcore.serving.engine_server import EngineServer
 from schedcore.serving.gateway_link import GatewayLink
 from vllm_engine.compat import IncompatibleVllmError, vllm_version
-from vllm_engine.environment import prepare_environment
-from vllm_engine.settings import advisor_settings, engine_arguments
+from vllm_engine.make_core import make_core
+from vllm_engine.settings import advisor_settings
 
 logger = logging.getLogger("vllm_engine")
 
-WITHOUT = (ALLOWED_TOKENS, BAD_WORDS, LOGPROB_TOKENS, CACHE_RESET, POOLING, RESUMPTION)
+WITHOUT = (ALLOWED_TOKENS, BAD_WORDS, LOGPROB_TOKENS, CACHE_RESET, POOLING)
 
 
 def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: IsOrphaned) -> int:
@@ -61,44 +61,33 @@ def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: 
 def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]:
     """Raises IncompatibleVllmError, ValueError for a wrong setting, and what vLLM raises for a model."""
     version = vllm_version()
-    arguments = engine_arguments(config)
-    prepare_environment(is_in_process=arguments.get("distributed_executor_backend") == "uni")
-    from vllm.config import KVTransferConfig  # takes seconds to import
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.v1.engine.core import EngineCore
-    from vllm.v1.executor import Executor
-
-    from vllm_engine import first_estimate
+    core = make_core(config)
     from vllm_engine.engine import UNITS_PER_BLOCK, VllmEngine
+    from vllm_engine.first_estimate import beliefs_of
     from vllm_engine.grammars import install_grammars
     from vllm_engine.make_advisor import make_advisor
     from vllm_engine.requests import lora_requests
-    from vllm_engine.scheduler import SteeredAsyncScheduler, SteeredScheduler
+    from vllm_engine.runner.resumption import install_resumption
     from vllm_engine.sessions.open_sessions import open_sessions
     from vllm_engine.steering import Steering
 
-    if isinstance(transfer := arguments.get("kv_transfer_config"), dict):
-        arguments["kv_transfer_config"] = KVTransferConfig(**transfer)
-    vllm_config = EngineArgs(**arguments).create_engine_config()
+    vllm_config = core.vllm_config
     scheduling = vllm_config.scheduler_config
-    scheduling.scheduler_cls = SteeredAsyncScheduler if scheduling.async_scheduling else SteeredScheduler
-    core = EngineCore(vllm_config, Executor.get_class(vllm_config), log_stats=False)
-    if vllm_config.device_config.device_type == "cpu" and not vllm_config.parallel_config.world_size > 1:
-        _mend_seeds(core)
     has_grammars = install_grammars(core)
+    can_resume = install_resumption(core)
     planner = core.scheduler.planner
     steering = None
     if planner is not None:
         planner.is_paused = True  # what an earlier life kept would make the first steps look short
     if config.policy != VLLM_POLICY:
-        coefficients = first_estimate.first_estimate(core, scheduling.max_num_batched_tokens)
+        profile = None if config.latency_profile is None else Path(config.latency_profile)
+        beliefs = beliefs_of(core, scheduling.max_num_batched_tokens, profile)
         record = None if config.decision_record is None else Path(config.decision_record)
-        beliefs = first_estimate.estimates(coefficients)
-        advisor = make_advisor(core.scheduler, advisor_settings(config), beliefs, record)
+        advisor = make_advisor(core.scheduler, advisor_settings(config), beliefs.estimates(), record)
         steering = Steering(advisor, time.monotonic, core.scheduler.is_exact)
         core.scheduler.steer(steering)
         if planner is not None and config.restore == "faster":
-            planner.costs.latency = first_estimate.latency_model(coefficients)
+            planner.costs.latency = beliefs.latency_model()
     core.scheduler.reset_prefix_cache()
     if planner is not None:
         planner.is_paused = False
@@ -124,15 +113,6 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
         max_ttft_ms=None if steering is None else config.max_ttft_ms or None,
         host_cache_bytes=0 if planner is None else planner.num_slots * planner.costs.block_bytes,
         has_grammars=has_grammars,
-        missing=[*WITHOUT, *([ADVISORIES] if sessions is None else [])],
+        missing=[*WITHOUT, *([ADVISORIES] if sessions is None else []), *([] if can_resume else [RESUMPTION])],
     )
     return engine, info
-
-
-def _mend_seeds(core: Any) -> None:
-    from vllm_engine.cpu_seeds import mend_seeds
-
-    worker = getattr(core.model_executor, "driver_worker", None)  # in this process, with the executor for one device
-    runner = getattr(getattr(worker, "worker", worker), "model_runner", None)
-    if runner is not None:
-        mend_seeds(runner)

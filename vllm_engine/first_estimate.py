@@ -4,30 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
 from schedcore._core import algorithms
-from schedcore.latency.latency_profile import FIRST_MARGIN, LatencyCoefficients, core_model
+from schedcore.latency.latency_profile import FIRST_MARGIN, LatencyCoefficients, core_model, read_profile
 from schedcore.record.recipe import Recipe
 
-FORM = "corrected"  # of the latency model
+FORM = "corrected"  # of the latency model, where it is not a profile's
 FEW_TOKENS, MANY_TOKENS = 4, 260
 DEVIATION = 2.0  # how far off a coefficient may be, relative: little is known yet
+CALIBRATED_DEVIATION = 0.3  # the same of those that `hocket calibrate` has measured
 BEFORE_ANY = LatencyCoefficients(step_base=0.01, prefill_token=1e-4, decode_seq=1e-4, decode_context=1e-8, overlap=0.0)
 
 
+class Beliefs(NamedTuple):
+    coefficients: LatencyCoefficients
+    form: str = FORM
+    deviation: float = DEVIATION
+
+    def estimates(self) -> Recipe:
+        known = Recipe("LatencyCoefficients", msgspec.structs.asdict(self.coefficients))
+        latency = Recipe("LatencyModel", {"form": self.form, "coefficients": known})
+        off = {"latency_deviation": self.deviation, "latency_margin": FIRST_MARGIN}
+        return Recipe("Estimates", {"latency": latency, **off})
+
+    def latency_model(self) -> algorithms.LatencyModel:
+        return core_model(self.form, self.coefficients)
+
+
 def estimates(coefficients: LatencyCoefficients) -> Recipe:
-    known = Recipe("LatencyCoefficients", msgspec.structs.asdict(coefficients))
-    latency = Recipe("LatencyModel", {"form": FORM, "coefficients": known})
-    return Recipe("Estimates", {"latency": latency, "latency_deviation": DEVIATION, "latency_margin": FIRST_MARGIN})
+    return Beliefs(coefficients).estimates()
 
 
-def latency_model(coefficients: LatencyCoefficients) -> algorithms.LatencyModel:
-    return core_model(FORM, coefficients)
+def beliefs_of(core: Any, max_tokens: int, profile: Path | None) -> Beliefs:
+    """By the profile, or by a few steps of the idle vllm EngineCore. Raises ValueError: the file is no profile."""
+    if profile is None:
+        return Beliefs(first_estimate(core, max_tokens))
+    read = read_profile(profile)
+    return Beliefs(read.coefficients, read.form, CALIBRATED_DEVIATION)
 
 
 def first_estimate(core: Any, max_tokens: int, clock: Callable[[], float] = time.perf_counter) -> LatencyCoefficients:

@@ -13,7 +13,7 @@ from vllm.v1.engine import FinishReason as VllmFinishReason
 
 from schedcore.api.types import EngineError, EngineRequest, ErrorCode, FinishReason, TokenDelta, TokenLogprobs
 from vllm_engine.grammars import structured_outputs
-from vllm_engine.steering import EXTRA
+from vllm_engine.steering import EXTRA, PRIOR
 
 MOST_BIAS = 100.0  # that vLLM takes, either way
 _FINISH_REASONS = {
@@ -38,6 +38,8 @@ def to_vllm(
     """name: unique in the engine. arrival_time: by time.time(). Raises ValueError: vLLM refuses the parameters."""
     ours = request.sampling
     targets = request.targets
+    num_prompt = len(request.prompt_token_ids) - request.num_prior_tokens
+    max_tokens = request.max_tokens + request.num_prior_tokens
     extra = {
         "class": int(request.request_class),
         "priority": request.priority,
@@ -48,6 +50,8 @@ def to_vllm(
         "itl_ms": targets.itl_ms,
         "tpot_ms": targets.tpot_ms,
     }
+    if request.num_prior_tokens:
+        extra |= {PRIOR: request.prompt_token_ids[num_prompt:], "pause_ms": request.pause_ms}
     params = SamplingParams(
         temperature=ours.temperature,
         top_p=ours.top_p,
@@ -60,8 +64,8 @@ def to_vllm(
         seed=None if ours.seed is None else ours.seed % 2**63,
         logprobs=ours.num_logprobs,
         prompt_logprobs=ours.num_prompt_logprobs,
-        max_tokens=request.max_tokens,
-        min_tokens=min(request.min_tokens, request.max_tokens),
+        max_tokens=max_tokens,
+        min_tokens=min(request.min_tokens, max_tokens),
         stop_token_ids=list(request.stop_token_ids),
         ignore_eos=True,  # the gateway names the end-of-sequence tokens among the stop tokens
         detokenize=False,
@@ -70,7 +74,7 @@ def to_vllm(
     )
     return EngineCoreRequest(
         request_id=name,
-        prompt_token_ids=list(request.prompt_token_ids),
+        prompt_token_ids=request.prompt_token_ids[:num_prompt],
         mm_features=None,
         sampling_params=params,
         pooling_params=None,

@@ -18,11 +18,12 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from schedcore.api.config import STARVING_TURN_MS
 from schedcore.api.types import RequestClass
 from vllm_engine.compat import CACHE_HOOKS, check_hooks, check_version, vllm_version
 from vllm_engine.first_estimate import BEFORE_ANY, estimates
 from vllm_engine.make_advisor import make_advisor
-from vllm_engine.steering import Request, Steering, StepAdvice
+from vllm_engine.steering import TARGETS, Request, Steering, StepAdvice
 
 # vLLM's attributes, which a type checker without vLLM cannot know.
 _Scheduler: Any = Any if TYPE_CHECKING else object
@@ -98,8 +99,10 @@ class Steered(_Scheduler):
             return super().schedule(throttle_prefills)
         start = time.perf_counter()
         advice = self._steering.advise(self.running, self.num_free_blocks)
-        self._put_out(advice.preempted)
-        self._reorder(advice.order)
+        if advice.preempted:
+            self._put_out(advice.preempted)
+        if advice.order:
+            self._reorder(advice.order)
         held = self._hold_back(advice.admitted)
         self._limit_tokens(advice)
         planned = time.perf_counter()
@@ -140,13 +143,14 @@ class Steered(_Scheduler):
 
     def _reorder(self, order: list[Any]) -> None:
         """Whom vLLM puts out for lack of memory is the last of its list. Who is not known stands first."""
-        if order:
-            places = {request.request_id: place for place, request in enumerate(order)}
-            self.running.sort(key=lambda request: places.get(request.request_id, -1))
+        places = {request.request_id: place for place, request in enumerate(order)}
+        self.running.sort(key=lambda request: places.get(request.request_id, -1))
 
     def _hold_back(self, admitted: list[Any]) -> Any:
         """Takes from the waiting list who may not come in, which saves vLLM from asking for each of them."""
         held = self.waiting
+        if not held and not admitted:
+            return held  # who is put out meanwhile goes there
         is_all_known = self._steering.num_known == len(self.requests)
         unknown = [] if is_all_known else [r for r in held if not self._steering.knows(r.request_id)]
         allowed = [*unknown, *(request for request in admitted if request not in self.kv_holding_waiting)]
@@ -158,6 +162,8 @@ class Steered(_Scheduler):
         return held
 
     def _let_go(self, held: Any) -> None:
+        if self.waiting is held:
+            return
         rest, self.waiting = list(self.waiting), held
         for request in reversed(rest):
             self.waiting.prepend_request(request)
@@ -224,7 +230,9 @@ class _SelfSteered(Steered):
         super().__init__(*args, **kwargs)
         config = self.vllm_config.additional_config
         settings = dict(config.get("hocket", {})) if isinstance(config, dict) else {}
-        self.steer(Steering(make_advisor(self, settings, estimates(BEFORE_ANY)), time.monotonic, self.is_exact))
+        targets = {name: settings.pop(f"{name.removesuffix('_ms')}_target_ms", None) for name in TARGETS}
+        advisor = make_advisor(self, {"starving_turn_ms": STARVING_TURN_MS} | settings, estimates(BEFORE_ANY))
+        self.steer(Steering(advisor, time.monotonic, self.is_exact, targets))
 
 
 class HocketScheduler(_SelfSteered, Scheduler):

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from schedcore.api.config import VLLM_POLICY, EngineConfig
+from schedcore.api.config import STARVING_TURN_MS, VLLM_POLICY, EngineConfig
 from schedcore.api.scheduler_options import parse_scheduler_options
 from schedcore.record.decision_record import check_new
 from schedcore.tiers.session_files import PARTS_PER_BOOK
@@ -17,7 +17,6 @@ _OURS_ONLY = (  # settings that vLLM's engine has no place for
     "quantization",
     "cache_kinds",
     "partial_caching",
-    "latency_profile",
     "num_threads",
 )
 HOST_BYTES = 4 << 30  # of the host tier beside a disk tier, where nobody says
@@ -104,6 +103,7 @@ def advisor_settings(config: EngineConfig) -> dict[str, Any]:
     return {
         "policy": config.policy,
         "max_wait_ms": config.max_wait_ms,
+        "starving_turn_ms": STARVING_TURN_MS,
         "max_ttft_ms": config.max_ttft_ms or math.inf,
         "max_decode_step_ms": config.max_decode_step_ms or 0.0,
         "max_offline_step_ms": config.max_offline_step_ms,

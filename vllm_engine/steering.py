@@ -15,6 +15,8 @@ import numpy as np
 from schedcore._core import Advisor, RequestClass
 
 EXTRA = "hocket"  # of SamplingParams.extra_args: what we need to know of a request beside what vLLM does
+TARGETS = ("ttft_ms", "itl_ms", "tpot_ms")  # in it
+PRIOR = "prior"  # in it: output tokens that another engine gave, before it ended
 
 
 class Request(Protocol):
@@ -56,10 +58,18 @@ class Steering:
     request, and our share of a step does not grow with their number in Python. Where a count differs, all is told.
     """
 
-    def __init__(self, advisor: Advisor, clock: Callable[[], float], is_exact: bool = False) -> None:
+    def __init__(
+        self,
+        advisor: Advisor,
+        clock: Callable[[], float],
+        is_exact: bool = False,
+        targets: Mapping[str, float | None] = {},
+    ) -> None:
         """is_exact: what a step computes stays computed, and it samples one token per request: no drafts, no cache that
-        is loaded from elsewhere and may turn out not to be there."""
+        is loaded from elsewhere and may turn out not to be there. targets: by TARGETS, of online requests that say
+        nothing themselves."""
         self._advisor, self._clock, self._is_exact = advisor, clock, is_exact
+        self._targets = dict(targets)
         self._slots: dict[str, int] = {}
         self._requests: dict[int, Any] = {}  # by slot
         self._noted: deque[int] = deque()  # steps under way, by what names them
@@ -78,6 +88,8 @@ class Steering:
         if request.sampling_params is None or not request.prompt_token_ids:
             return None
         extra = (request.sampling_params.extra_args or {}).get(EXTRA, {})
+        if PRIOR in extra:  # it has had its first token
+            return None
         request_class = int(extra.get("class", _class_by_priority(request.priority)))
         tenant = str(extra.get("tenant", ""))
         if self._advisor.accepts(request.prompt_token_ids, num_cached(), request_class, tenant):
@@ -89,19 +101,26 @@ class Steering:
         if request.sampling_params is None or not request.prompt_token_ids or self.knows(request.request_id):
             return
         extra = (request.sampling_params.extra_args or {}).get(EXTRA, {})
-        now = self._clock()
+        now, prior = self._clock(), extra.get(PRIOR, ())
+        request_class = int(extra.get("class", _class_by_priority(request.priority)))
+        is_online = request_class == RequestClass.ONLINE
+        ttft, itl, tpot = (
+            _seconds(extra.get(name, self._targets.get(name) if is_online else None)) for name in TARGETS
+        )
         try:
             slot = self._advisor.add_request(
-                request.prompt_token_ids,
-                max_tokens=request.max_tokens,
-                request_class=int(extra.get("class", _class_by_priority(request.priority))),
+                [*request.prompt_token_ids, *prior] if prior else request.prompt_token_ids,
+                max_tokens=request.max_tokens - len(prior),
+                request_class=request_class,
                 priority=int(extra.get("priority", 0)),
                 arrival_time=now - float(extra.get("age_ms", 0.0)) / 1000,
-                ttft_target=_seconds(extra.get("ttft_ms")),
-                itl_target=_seconds(extra.get("itl_ms")),
-                tpot_target=_seconds(extra.get("tpot_ms")),
+                ttft_target=ttft,
+                itl_target=itl,
+                tpot_target=tpot,
                 cache_salt=request.cache_salt or "",
                 tenant=str(extra.get("tenant", "")),
+                num_prior_tokens=len(prior),
+                last_token_time=now - float(extra.get("pause_ms", 0.0)) / 1000,
             )
         except ValueError:  # nothing that we would plan for; vLLM says what is wrong with it
             return
@@ -120,16 +139,18 @@ class Steering:
     def advise(self, running: Sequence[Request], num_free_blocks: int) -> StepAdvice:
         found = self._compose(running, num_free_blocks)
         num_tokens, num_granted, preempted, admitted, limited, limits, order = found
+        advice = self._advice = StepAdvice(num_tokens, num_granted)
         requests = self._requests
-        self._advice = StepAdvice(
-            num_tokens,
-            num_granted,
-            {requests[slot].request_id: n for slot, n in zip(limited.tolist(), limits.tolist(), strict=True)},
-            [requests[slot] for slot in admitted.tolist()],
-            [requests[slot] for slot in preempted.tolist()],
-            [requests[slot] for slot in order.tolist()],
-        )
-        return self._advice
+        if len(limited):
+            pairs = zip(limited.tolist(), limits.tolist(), strict=True)
+            advice.limits = {requests[slot].request_id: n for slot, n in pairs}
+        if len(admitted):
+            advice.admitted = [requests[slot] for slot in admitted.tolist()]
+        if len(preempted):
+            advice.preempted = [requests[slot] for slot in preempted.tolist()]
+        if len(order):
+            advice.order = [requests[slot] for slot in order.tolist()]
+        return advice
 
     def _compose(self, running: Sequence[Request], num_free_blocks: int) -> tuple[Any, ...]:
         now, slots = self._clock(), self._slots
@@ -155,9 +176,9 @@ class Steering:
             return
         if len(requests) == len(slots) and self._is_advice(step):
             came = self._advice.admitted
-            found = [request.num_computed_tokens - tokens[request.request_id] for request in came]
+            found = _column([request.num_computed_tokens - tokens[request.request_id] for request in came])
             admitted = _column([slots[request.request_id] for request in came])
-            self._advisor.note_advised(self._clock(), admitted, _column(found))
+            self._advisor.note_advised(self._clock(), admitted, found)
         else:
             rows = [(slots[i], n, requests[i].num_computed_tokens - n) for i, n in tokens.items() if i in slots]
             if not rows:
@@ -191,8 +212,11 @@ class Steering:
         self._advisor.check_invariants()
 
 
+_NOBODY = np.empty(0, np.int32)
+
+
 def _column(values: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    return np.fromiter(values, np.int32, len(values))
+    return np.fromiter(values, np.int32, len(values)) if values else _NOBODY
 
 
 def _class_by_priority(priority: int) -> int:

@@ -1,3 +1,4 @@
+#include <pybind11/gil_safe_call_once.h>
 #include <pybind11/stl.h>
 
 #include <cstring>
@@ -30,15 +31,23 @@ Int32Array copy_of(const std::vector<int32_t>& values) {
   return Int32Array(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
+// Most steps have nothing to name: then there is nothing to copy, and the array is always the same.
+py::object named(const std::vector<int32_t>& values, const py::object& nobody) {
+  return values.empty() ? nobody : py::object(copy_of(values));
+}
+
 py::tuple tuple_of(const Advice& advice) {
-  return py::make_tuple(advice.num_tokens, advice.granted.size(), copy_of(advice.preempted), copy_of(advice.admitted),
-                        copy_of(advice.limited), copy_of(advice.limits), copy_of(advice.order));
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> storage;
+  const py::object& nobody = storage.call_once_and_store_result([] { return py::object(copy_of({})); }).get_stored();
+  return py::make_tuple(advice.num_tokens, advice.granted.size(), named(advice.preempted, nobody),
+                        named(advice.admitted, nobody), named(advice.limited, nobody), named(advice.limits, nobody),
+                        named(advice.order, nobody));
 }
 
 Slot add_advised(Advisor& advisor, const py::object& prompt_token_ids, int64_t max_tokens, int32_t request_class,
                  int64_t priority, double arrival_time, std::optional<double> ttft_target,
                  std::optional<double> itl_target, std::optional<double> tpot_target, const std::string& cache_salt,
-                 const std::string& tenant) {
+                 const std::string& tenant, int64_t num_prior_tokens, double last_token_time) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const TokenIds prompt(prompt_token_ids);
   RequestSpec spec;
@@ -50,6 +59,8 @@ Slot add_advised(Advisor& advisor, const py::object& prompt_token_ids, int64_t m
   spec.targets = {ttft_target.value_or(kNever), itl_target.value_or(kNever), tpot_target.value_or(kNever)};
   spec.cache_salt = cache_salt;
   spec.tenant = tenant;
+  spec.num_prior_tokens = num_prior_tokens;
+  spec.last_token_time = last_token_time;
   return advisor.add_request(spec);
 }
 
@@ -217,7 +228,8 @@ void bind_advisor(py::module_& module) {
            "config"_a, "estimates"_a = py::none())
       .def("add_request", &add_advised, "prompt_token_ids"_a, py::kw_only(), "max_tokens"_a, "request_class"_a = 0,
            "priority"_a = 0, "arrival_time"_a = 0.0, "ttft_target"_a = py::none(), "itl_target"_a = py::none(),
-           "tpot_target"_a = py::none(), "cache_salt"_a = "", "tenant"_a = "")
+           "tpot_target"_a = py::none(), "cache_salt"_a = "", "tenant"_a = "", "num_prior_tokens"_a = 0,
+           "last_token_time"_a = 0.0)
       .def("accepts", &accepts, "prompt_token_ids"_a, "num_cached"_a, "request_class"_a = 0, "tenant"_a = "")
       .def("retry_seconds", &Advisor::retry_seconds)
       .def("set_cached", &Advisor::set_cached, "slot"_a, "num_tokens"_a)

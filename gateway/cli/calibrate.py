@@ -1,6 +1,6 @@
 """`hocket calibrate`: how long this machine takes for a model's steps, fitted and saved as a latency profile.
 
-A worker process loads the model as an engine does and measures; the fit happens here
+A process of the engine that will serve it loads the model as an engine does and measures; the fit happens here
 (schedcore/latency/step_measurements.py).
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = examples(
         "hocket calibrate /models/qwen3-0.6b --dtype bfloat16",
         "hocket calibrate demo --seconds 10 --json > report.json",
+        "hocket calibrate /models/qwen3-0.6b --engine vllm --vllm-python /opt/vllm/bin/python",
     )
     parser.add_argument("model", nargs="?", default=DEMO, metavar="MODEL", help="as for hocket serve (default: demo)")
     parser.add_argument(
@@ -61,9 +63,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"to measure, about; longer: less disturbed by other work (default: {DEFAULT_SECONDS:.0f})",
     )
-    _add_engine_options(parser.add_argument_group("engine, as it will be served"))
+    group = parser.add_argument_group("engine, as it will be served")
+    group.add_argument("--engine", choices=list(MODULES), default="hocket", help="whose steps (default: hocket)")
+    group.add_argument("--vllm-python", metavar="FILE", help="of the environment that has vLLM (default: this one)")
+    _add_engine_options(group)
 
 
+MODULES = {  # by engine: what python -m runs to measure
+    "hocket": "worker.process.calibration_process",
+    "vllm": "vllm_engine.calibration.calibration_process",
+}
 _COUNT = {"type": positive_int}
 _ENGINE_OPTIONS: dict[str, dict[str, Any]] = {  # settings that change how long a step takes; what differs here
     "device": {"metavar": "NAME"},
@@ -76,6 +85,8 @@ _ENGINE_OPTIONS: dict[str, dict[str, Any]] = {  # settings that change how long 
     "cache_memory_bytes": {},
     "block_size": _COUNT,
     "layers_per_unit": _COUNT,
+    "vllm_options": {},
+    "enforce_eager": {},
 }
 
 
@@ -86,16 +97,17 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
         add_flag(group, declared[field], **differently)
 
 
-def run(args: argparse.Namespace, worker_module: str = "worker.process.calibration_process") -> int:
-    """The exit status. `worker_module` is what `python -m` runs to measure."""
+def run(args: argparse.Namespace, module: str | None = None) -> int:
+    """The exit status. module: what `python -m` runs to measure, if not the engine's own."""
     try:
+        python = _python(args)
         folder = resolve_model(args.model)
         name = folder.name if Path(args.model).expanduser().is_dir() else args.model
         config = engine_config(vars(args), folder, name)
         path = args.output or Path(f"{_file_name(name)}.latency.json")
         if not path.absolute().parent.is_dir():
             raise OptionsError(f"--output: {path.absolute().parent} is no directory")
-        report = calibration_report(measure(config, args.seconds, worker_module))
+        report = calibration_report(measure(config, args.seconds, module or MODULES[args.engine], python))
         save_profile(report.profile, path)
     except OptionsError as error:
         return _complain(str(error), _MISUSED)
@@ -110,9 +122,21 @@ def run(args: argparse.Namespace, worker_module: str = "worker.process.calibrati
     return 0
 
 
-def measure(config: EngineConfig, seconds_to_measure: float, module: str) -> StepMeasurements:
+def _python(args: argparse.Namespace) -> str:
+    """Raises OptionsError."""
+    if args.engine != "vllm" and (args.vllm_python is not None or "vllm_options" in args):
+        raise OptionsError("--vllm-python and --vllm-option need --engine vllm")
+    python: str = args.vllm_python or sys.executable
+    if shutil.which(python) is None:
+        raise OptionsError(f"--vllm-python: {python} is no program")
+    return python
+
+
+def measure(
+    config: EngineConfig, seconds_to_measure: float, module: str, python: str = sys.executable
+) -> StepMeasurements:
     """In a process of its own, with a progress bar on stderr. Raises CalibrationError."""
-    command = [sys.executable, "-m", module, "--seconds", str(seconds_to_measure)]
+    command = [python, "-m", module, "--seconds", str(seconds_to_measure)]
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
         progress_bar(f"measuring {config.served_model_name}") as show,
@@ -132,7 +156,7 @@ def _follow(
         process.stdin.write(msgspec.json.encode(config))
         process.stdin.close()
     except BrokenPipeError:
-        raise CalibrationError("the worker process ended before it began") from None
+        raise CalibrationError("the measuring process ended before it began") from None
     for line in process.stdout:
         match msgspec.json.decode(line, type=Message):
             case MeasuringProgress(done, total):
@@ -141,7 +165,7 @@ def _follow(
                 raise CalibrationError(message)
             case StepMeasurements() as measurements:
                 return measurements
-    raise CalibrationError(f"the worker process ended with status {process.wait()} before it had measured")
+    raise CalibrationError(f"the measuring process ended with status {process.wait()} before it had measured")
 
 
 def _file_name(model: str) -> str:

@@ -18,6 +18,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 DTYPE_ALIASES = (("half", "float16"), ("float", "float32"))
 QUANTIZATIONS = ("int8", "int4", "int8-weights")
 CACHE_KINDS = ("kv", "auto", "hidden")
+STARVING_TURN_MS = 2000.0  # that who had waited for long is served while others have waited as long
 VLLM_POLICY = "vllm"  # of the vLLM engine: its scheduler is left as it is
 
 _KIND_POLICIES = {"kv": (*POLICIES, VLLM_POLICY), "auto": ("apt", "hocket"), "hidden": ("fcfs",)}  # that decide so

@@ -3,6 +3,7 @@
 #include "advisor/advisor.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <random>
 #include <vector>
@@ -264,6 +265,46 @@ TEST(advisor, everybody_is_accepted_without_a_limit) {
   Engine engine(config_of("hocket"), seconds_per_token(0.01, 1.0));
   for (int i = 0; i < 4; ++i) engine.add(100, 20);
   CHECK(accepts(&engine, 900));
+}
+
+// Its output so far is computed with its prompt, and counts as output: nobody's first token is refused twice.
+TEST(advisor, a_request_goes_on_where_another_engine_left_it) {
+  SchedulerConfig config = config_of("hocket", 1000, 8, 256);
+  config.max_ttft_ms = 500;
+  Advisor advisor(config, seconds_per_token(0.01, 0.001));
+  const std::vector<int32_t> known(40, 1);
+  RequestSpec spec;
+  spec.prompt = known;
+  spec.max_tokens = 5;
+  spec.num_prior_tokens = 30;
+  spec.last_token_time = -0.5;
+  const std::vector<Slot> slots{advisor.add_request(spec)};
+  CHECK_EQ(advisor.compose(0.0, {}, {}, 1000).tokens, std::vector<int32_t>{40});
+  advisor.note_scheduled(0.0, slots, std::vector<int32_t>{40}, std::vector<int32_t>{0});
+  CHECK(advisor.commit_expected(0.05, 1));
+  CHECK_EQ(advisor.compose_known(0.05, 1, 997)->tokens, std::vector<int32_t>{1});
+  advisor.note_preempted(slots);
+  const Advice* again = advisor.compose_known(0.06, 0, 1000);
+  CHECK_EQ(again->tokens, std::vector<int32_t>{41});  // with the token that came here
+  advisor.check_invariants();
+  spec.num_prior_tokens = 40;
+  CHECK_THROWS(advisor.add_request(spec), std::invalid_argument);
+}
+
+// Memory for one of two, and steps of 10 ms: who has waited for long is served, and gives way when the other has waited
+// as long and its turn is over. Without turns one of them keeps its place.
+TEST(advisor, those_that_waited_for_long_take_turns) {
+  SchedulerConfig config = config_of("hocket", 30, 8, 256);
+  config.max_wait_ms = 100;
+  const auto least_served = [&](double turn_ms) {
+    config.starving_turn_ms = turn_ms;
+    Engine engine(config, seconds_per_token(0.01, 0.0));
+    const Slot first = engine.add(250, 200), second = engine.add(250, 200);
+    for (int i = 0; i < 150; ++i) engine.step();
+    return std::min(engine.requests.at(first).num_output, engine.requests.at(second).num_output);
+  };
+  CHECK(least_served(std::numeric_limits<double>::infinity()) < 20);
+  CHECK(least_served(50) > 30);
 }
 
 TEST(advisor, steps_may_overlap) {

@@ -182,18 +182,11 @@ async def test_a_stream_that_is_left_frees_its_memory(client: openai.OpenAI, ser
     assert client.completions.create(model=server.model, prompt="Hello", max_tokens=2).choices
 
 
-async def test_a_killed_vllm_is_one_final_error_and_comes_back(
+async def test_a_killed_vllm_leaves_a_record_that_replays_and_comes_back(
     client: openai.OpenAI, server: Server, record: Path
 ) -> None:
-    stream = client.completions.create(
-        model=server.model, prompt="Hello", max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
-    )
-    chunks = iter(stream)
-    next(chunks)
+    """Its streams: test_streams_survive.py."""
     os.kill(server.engine.pid, signal.SIGKILL)
-    with pytest.raises(openai.APIError, match="SIGKILL"):
-        for _ in chunks:
-            pass
     replayed = replay(record)
     assert (replayed.difference, replayed.num_steps > 20) == (None, True)
     await eventually(lambda: server.health() == 200, seconds=280)

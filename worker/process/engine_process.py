@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from schedcore._core import Scheduler
-from schedcore.api.config import EngineConfig
+from schedcore.api.config import STARVING_TURN_MS, EngineConfig
 from schedcore.api.model_path import ModelNotFoundError
 from schedcore.api.scheduler_options import parse_scheduler_options
 from schedcore.api.types import GENERATION, EngineInfo
@@ -45,7 +45,6 @@ logger = logging.getLogger("worker")
 
 # How far off the scheduler takes a coefficient of its latency model to be, relative, before it has measured steps.
 CALIBRATED_DEVIATION, UNMEASURED_DEVIATION = 0.3, 2.0
-STARVING_TURN_MS = 2000.0  # that who had waited for long is served while others have waited as long
 FAREWELL_MS = 1000  # that a gateway may take to say Hello to an engine that could not start
 
 

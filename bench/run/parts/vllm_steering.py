@@ -1,11 +1,12 @@
 """Our share of a step inside the vLLM engine: its own scheduler, no model, n requests decoding, with and without us.
 
-    build/vllm-env/bin/python -m bench.run.parts.vllm_steering [--running 256 1600] [--steps 300] [--json]
+    build/vllm-env/bin/python -m bench.run.parts.vllm_steering [--running 256 1600] [--steps 300] [--cpu-time] [--json]
 
 Microseconds per step. `share`: what vllm_engine's hooks take, by their own count: the least, which is what they take
 where nobody else computes, median and 99th percentile. `vLLM`: the mean of its schedule() and update_from_output()
 without us, `steered`: with us, hooks included. A quarter of the requests are offline work beside online ones that have
 a target; `resting`: how many are given no token in a step. `told`: steps before which who runs had to be told.
+--cpu-time: by the clock of the thread, where others compute on the same cores.
 """
 
 from __future__ import annotations
@@ -134,7 +135,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--policy", default="hocket")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--cpu-time", action="store_true", help="clocks stand still while others have the processor")
     arguments = parser.parse_args()
+    if arguments.cpu_time:
+        time.perf_counter = time.thread_time  # of the scheduler's hooks, too
     init_none_hash(sha256)
     print(" running  share least      p50      p99       vLLM  steered  resting  told")
     for num_running in arguments.running:

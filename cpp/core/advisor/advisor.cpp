@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "base/check.h"
+#include "requests/starving_turns.h"
 #include "stages/class_order.h"
 #include "stages/residents.h"
 
@@ -48,6 +49,10 @@ Slot Advisor::add_request(const RequestSpec& spec) {
   if (spec.request_class < 0 || spec.request_class >= kNumRequestClasses) {
     throw std::invalid_argument("there is no such request class");
   }
+  if (spec.num_prior_tokens < 0 || spec.num_prior_tokens >= std::ssize(spec.prompt) ||
+      !std::isfinite(spec.last_token_time)) {
+    throw std::invalid_argument("prior tokens leave a prompt, and the last of them has a time");
+  }
   RequestSpec own = spec;
   own.id = next_id_++;
   const Slot slot = requests_.add(own, config_.max_model_len);
@@ -58,7 +63,7 @@ Slot Advisor::add_request(const RequestSpec& spec) {
   is_told_.resize(num_slots);
   num_believed_.resize(num_slots);
   granted_.resize(num_slots);
-  num_sampled_[slot] = 0;
+  num_sampled_[slot] = static_cast<int32_t>(spec.num_prior_tokens);
   num_found_[slot] = 0;
   num_believed_[slot] = 0;
   tenants_.on_added(slot, spec.tenant);
@@ -109,6 +114,7 @@ void Advisor::dequeue(Slot slot) {
 void Advisor::note_admitted(Slot slot, int32_t num_cached) {
   newcomers_.push_back(slot);
   num_found_[slot] = num_cached;
+  begin_turn(&requests_, slot, now_);
   if (requests_.num_cached_tokens[slot] == kNone) requests_.num_cached_tokens[slot] = num_cached;
   const bool is_online = requests_.request_class[slot] == kOnlineClass;
   const double max_wait_ms = is_online ? config_.max_wait_ms : config_.max_offline_wait_ms;
@@ -133,19 +139,21 @@ void Advisor::unseat(Slot slot) {
   requests_.num_last_scheduled[slot] = 0;
   const int32_t num_tokens = requests_.num_prompt_tokens[slot] + num_sampled_[slot];
   requests_.num_tokens[slot] = std::min(num_tokens, requests_.limits[slot].max_total_tokens);
+  for (int32_t i = requests_.num_prompt_tokens[slot]; i < requests_.num_tokens[slot]; ++i)
+    requests_.tokens[slot][i] = 0;
   enqueue(slot);
   ++counters_.num_preempted[requests_.request_class[slot]];
 }
 
 // ---- what is ----
 
-// A token that is sampled and not told yet counts as known: the engine plans with it. Its value is not read.
+// A token that is sampled and not told yet counts as known: the engine plans with it. Its value is never read, and not
+// written either: each is a line of memory of its own, which nobody else in a step touches.
 void Advisor::observe(Slot slot, int32_t num_computed) {
   const int32_t limit = requests_.limits[slot].max_total_tokens;
   num_computed = std::clamp(num_computed, 0, limit - 1);
   const int32_t num_sampled = std::min(requests_.num_prompt_tokens[slot] + num_sampled_[slot], limit);
   const int32_t num_known = std::max(num_sampled, num_computed + 1);
-  for (int32_t& length = requests_.num_tokens[slot]; length < num_known; ++length) requests_.tokens[slot][length] = 0;
   requests_.num_tokens[slot] = num_known;
   requests_.num_computed_tokens[slot] = num_computed;
   memory_.observe(requests_.row[slot], num_computed, num_known);
@@ -241,6 +249,7 @@ void Advisor::begin_step(double now, int32_t num_free_blocks) {
 }
 
 const Advice& Advisor::decide() {
+  end_turns(config_, running_, waiting_, now_, &requests_);
   if (offline_) observe_online_use();
   for (auto* slots : {&advice_.preempted, &advice_.admitted, &advice_.granted, &advice_.limited, &advice_.order}) {
     slots->clear();

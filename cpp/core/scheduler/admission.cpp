@@ -1,9 +1,9 @@
 #include "scheduler/admission.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/check.h"
+#include "requests/starving_turns.h"
 
 namespace hocket {
 
@@ -23,23 +23,7 @@ Admission::Admission(SchedulerState* state, const Parts& parts)
 void Admission::begin_step() {
   preempted_.clear();
   step_kind_ = StepKind::kAny;
-  end_turns();
-}
-
-// Who was served for its long wait has had its turn once others have waited as long, and it has got a token by it.
-void Admission::end_turns() {
-  if (config_.starving_turn_ms == std::numeric_limits<double>::infinity()) return;
-  const auto waits_too_long = [&](Slot slot) {
-    return requests_.request_class[slot] == kOnlineClass &&
-           requests_.pending_seconds(slot, state_.now) * 1000 > config_.max_wait_ms;
-  };
-  if (std::ranges::none_of(state_.waiting, waits_too_long)) return;
-  for (const Slot slot : running_) {
-    const double seated_at = requests_.delays[slot].seated_at;
-    const bool has_served = requests_.pace[slot].last_token_time > seated_at;
-    const bool is_over = (state_.now - seated_at) * 1000 > config_.starving_turn_ms;
-    if (requests_.request_class[slot] == kOnlineClass && has_served && is_over) requests_.is_starved[slot] = 0;
-  }
+  end_turns(config_, running_, state_.waiting, state_.now, &requests_);
 }
 
 void Admission::carry_out(const Composition& composition) {
@@ -199,8 +183,7 @@ void Admission::seat(Slot slot, int32_t num_cached_tokens) {
   requests_.num_computed_tokens[slot] = num_cached_tokens;
   const bool is_online = requests_.request_class[slot] == kOnlineClass;
   const double max_wait_ms = is_online ? config_.max_wait_ms : config_.max_offline_wait_ms;
-  requests_.delays[slot].seated_at = state_.now;
-  requests_.delays[slot].waited_since = requests_.pace[slot].last_token_time;
+  begin_turn(&requests_, slot, state_.now);
   requests_.is_starved[slot] |= requests_.pending_seconds(slot, state_.now) * 1000 > max_wait_ms;
   parts_.restores.on_seated(slot);
   parts_.announcements.on_seated(slot);

@@ -37,7 +37,6 @@ class Admission {
   enum class Admitted : uint8_t { kYes, kNo, kRestoring };
   enum class StepKind : uint8_t { kAny, kPrefill, kDecode };
 
-  void end_turns();
   void hand_out_grants(const Composition& composition);
   bool is_allowed(const Grant& grant) const;
   void grant_running(Slot slot, int32_t max_tokens);

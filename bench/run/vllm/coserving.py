@@ -1,11 +1,13 @@
 """Online requests beside long jobs: stock vLLM, vLLM steered by our core, and our own worker, in one run.
 
-    python -m bench.run.vllm_coserving --vllm-python build/vllm-env/bin/python    # docs/results/vllm_coserving.*
-    python -m bench.run.vllm_coserving --vllm-python ... --model demo --dtype float32 --quick --output /tmp
+    python -m bench.run.vllm.coserving --vllm-python build/vllm-env/bin/python    # docs/results/vllm_coserving.*
+    python -m bench.run.vllm.coserving --vllm-python ... --servers stock plugin --name vllm_plugin --seconds 40
+    python -m bench.run.vllm.coserving --vllm-python ... --model demo --dtype float32 --quick --output /tmp
 
 Online: Poisson at --rate, 128 tokens in, 32 out. Offline: --in-flight long jobs, 128 in, 256 out, each followed by
-another. To stock vLLM, under its policy `priority`, offline jobs have priority 1; to ours they are flex requests. Every
-server is measured alone first, then with the jobs; jobs that end in the online requests' time are counted.
+another. To stock vLLM, under its policy `priority`, and to our scheduler class in it offline jobs have priority 1; to
+our servers they are flex requests. Every server is measured alone first, then with the jobs; jobs that end in the
+online requests' time are counted.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +34,14 @@ from bench.lib.load.slo import Attainment, Targets, attainment
 from bench.lib.load.workload import fitted_workload
 from bench.lib.server.server_process import ServerProcess
 from bench.lib.table import render_part, wrapped, write_csv
+from bench.lib.vllm_contestants import Contestant, add_vllm_options, vllm_contestants
 from schedcore.api.types import RequestClass
 from schedcore.simulation.workloads.arrivals import ArrivalProcess
 from schedcore.simulation.workloads.token_ids import Prompts
 from schedcore.simulation.workloads.workload import Workload, make_workload
 
-VLLM_MAIN = "import sys; from vllm.entrypoints.cli.main import main; sys.argv[0] = 'vllm'; main()"
 HEADER = ("server", "beside jobs", "TTFT p50", "p99", "TPOT p50", "p99", "attained %", "jobs done", "errors")
 SHOWN = (0, 1, 2, 3, 4, 5, 6, 7)
-JOB_FIELDS = {"stock vLLM": {"priority": 1}}  # others: flex
-
-
-@dataclass(frozen=True, slots=True)
-class Contestant:
-    name: str
-    command: str
-
-    @property
-    def job_fields(self) -> dict[str, Any]:
-        return JOB_FIELDS.get(self.name, {"service_tier": "flex"})
 
 
 class Measurement(msgspec.Struct, frozen=True):
@@ -71,23 +61,6 @@ class Document(msgspec.Struct, frozen=True):
     model: str
     targets: Targets
     measurements: list[Measurement]
-
-
-def server_commands(arguments: argparse.Namespace, data: Path) -> list[Contestant]:
-    python = shlex.quote(str(arguments.vllm_python.absolute()))  # not resolved: a link is what makes it an environment
-    limits = f"--dtype {arguments.dtype} --max-num-seqs {arguments.max_num_seqs}"
-    told = f"--ttft-target-ms {0.8 * arguments.ttft_ms:g} --itl-target-ms {0.8 * arguments.itl_ms:g}"
-    ours = f"{contestants.OUR_COMMAND} {limits} {told} --no-access-log"
-    prefix = f"{arguments.vllm_environment} " if arguments.vllm_environment else ""
-    gibibytes, cache = arguments.cache_gib, f"--kv-cache-memory-bytes {arguments.cache_gib}G"
-    stock = f"{prefix}VLLM_CPU_KVCACHE_SPACE={gibibytes} {python} -c {shlex.quote(VLLM_MAIN)} serve {{model}}"
-    return [
-        Contestant("stock vLLM", f"{stock} --port {{port}} {limits} --scheduling-policy priority"),
-        Contestant(
-            "hocket on vLLM", f"{prefix}{ours} {cache} --engine vllm --vllm-python {python} --data-dir {data}/vllm"
-        ),
-        Contestant("hocket", f"{ours} {cache} --data-dir {data}/own"),
-    ]
 
 
 class VllmCoserving:
@@ -143,13 +116,13 @@ class VllmCoserving:
 def describe(document: Document, arguments: argparse.Namespace) -> str:
     machine, targets = document.machine, document.targets
     lines = [
-        "# Online requests beside long jobs, on vLLM and on our worker",
+        "# Online requests beside long jobs: " + ", ".join(dict.fromkeys(m.server for m in document.measurements)),
         "",
         f"`{document.command}`, {document.date}, commit {document.commit}, {machine.cpu}, model {document.model}, "
         f"{arguments.dtype}. Online: Poisson, {arguments.rate:g} requests/s for {arguments.seconds:g} s, "
         f"{arguments.online_len[0]} tokens in, {arguments.online_len[1]} out; targets TTFT {targets.ttft_ms:g} ms, ITL "
         f"{targets.itl_ms:g} ms. Jobs: {arguments.in_flight} in flight, {arguments.job_len[0]} in, "
-        f"{arguments.job_len[1]} out. Milliseconds. All columns: vllm_coserving.csv.",
+        f"{arguments.job_len[1]} out. Milliseconds. All columns: {arguments.name}.csv.",
         "",
         render_part(HEADER, rows(document), SHOWN),
         "",
@@ -159,16 +132,17 @@ def describe(document: Document, arguments: argparse.Namespace) -> str:
 
 
 def verdict(measurements: Sequence[Measurement]) -> list[str]:
-    """Against stock vLLM: what the jobs cost an online request, and how many of them get done."""
+    """What the jobs cost an online request, and how many of them get done, against the first server."""
     said = []
-    stock = measurements[1]
+    first = measurements[1]
     for alone, beside in zip(measurements[::2], measurements[1::2], strict=True):
         if alone.online.tpot_ms is None or beside.online.tpot_ms is None:
             continue
         slower = beside.online.tpot_ms.p50 / alone.online.tpot_ms.p50
-        share = beside.num_jobs / max(1, stock.num_jobs)
+        share = beside.num_jobs / max(1, first.num_jobs)
         said.append(
-            f"- {beside.server}: TPOT p50 beside the jobs {slower:.2f} x that alone, {share:.0%} of stock vLLM's jobs, "
+            f"- {beside.server}: TPOT p50 beside the jobs {slower:.2f} x that alone, "
+            f"{share:.0%} of the jobs of {first.server}, "
             f"{beside.attainment.both:.1%} of online requests within both targets."
         )
     return said
@@ -212,12 +186,7 @@ def plot(document: Document, target: Path) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vllm-python", type=Path, required=True, help="of an environment by tools/vllm_env.py")
-    parser.add_argument("--vllm-environment", default="", help="assignments for both vLLMs, such as LD_PRELOAD=...")
-    parser.add_argument("--model", default="100m", help="demo, 15m, 100m, 0.5b or a checkpoint's folder")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--max-num-seqs", type=int, default=128)
-    parser.add_argument("--cache-gib", type=int, default=2)
+    add_vllm_options(parser, ["stock", "vllm", "own"])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=1.5, help="online requests per second")
     parser.add_argument("--online-len", type=int, nargs=2, default=[128, 32], metavar=("IN", "OUT"))
@@ -225,10 +194,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--job-len", type=int, nargs=2, default=[128, 256], metavar=("IN", "OUT"))
     parser.add_argument("--ttft-ms", type=float, default=500.0)
     parser.add_argument("--itl-ms", type=float, default=100.0)
-    parser.add_argument("--output", type=Path, default=contestants.ROOT / "docs" / "results")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="short runs, to see whether everything works")
     arguments = parser.parse_args()
+    arguments.name = arguments.name or "vllm_coserving"
     if arguments.quick:
         arguments.seconds, arguments.in_flight, arguments.job_len = 5.0, 8, [32, 16]
     return arguments
@@ -241,16 +209,16 @@ def main() -> None:
     date, machine, folder = results.now(), results.this_machine(), contestants.model_folder(arguments.model)
     bench = VllmCoserving(folder, arguments)
     with tempfile.TemporaryDirectory(prefix="hocket-vllm-coserving-") as data:
-        found = [m for contestant in server_commands(arguments, Path(data)) for m in bench.measure(contestant)]
-    command = shlex.join(["python", "-m", "bench.run.vllm_coserving", *sys.argv[1:]])
+        found = [m for contestant in vllm_contestants(arguments, Path(data)) for m in bench.measure(contestant)]
+    command = shlex.join(["python", "-m", "bench.run.vllm.coserving", *sys.argv[1:]])
     targets = Targets(arguments.ttft_ms, arguments.itl_ms)
     document = Document(command, date, results.commit(), machine, folder.name, targets, found)
-    (contestants.RESULTS / f"vllm-coserving-{date.replace(':', '')}.json").write_bytes(msgspec.json.encode(document))
+    (contestants.RESULTS / f"{arguments.name}-{date.replace(':', '')}.json").write_bytes(msgspec.json.encode(document))
     page = describe(document, arguments)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "vllm_coserving.md").write_text(wrapped(page))
-    write_csv(arguments.output / "vllm_coserving.csv", HEADER, rows(document))
-    plot(document, arguments.output / "vllm_coserving.png")
+    (arguments.output / f"{arguments.name}.md").write_text(wrapped(page))
+    write_csv(arguments.output / f"{arguments.name}.csv", HEADER, rows(document))
+    plot(document, arguments.output / f"{arguments.name}.png")
     print(f"\n{page}")
 
 

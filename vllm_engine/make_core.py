@@ -1,0 +1,33 @@
+"""vLLM's EngineCore as our configuration has it, in this process, with our scheduler class and our mends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schedcore.api.config import EngineConfig
+from vllm_engine.environment import prepare_environment
+from vllm_engine.settings import engine_arguments
+
+
+def make_core(config: EngineConfig) -> Any:
+    """Not steered yet. Raises ValueError for a wrong setting, and what vLLM raises for a model."""
+    arguments = engine_arguments(config)
+    prepare_environment(is_in_process=arguments.get("distributed_executor_backend") == "uni")
+    from vllm.config import KVTransferConfig  # takes seconds to import
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.core import EngineCore
+    from vllm.v1.executor import Executor
+
+    from vllm_engine.runner.cpu_seeds import mend_seeds
+    from vllm_engine.runner.model_runner import runner_here
+    from vllm_engine.scheduler import SteeredAsyncScheduler, SteeredScheduler
+
+    if isinstance(transfer := arguments.get("kv_transfer_config"), dict):
+        arguments["kv_transfer_config"] = KVTransferConfig(**transfer)
+    vllm_config = EngineArgs(**arguments).create_engine_config()
+    scheduling = vllm_config.scheduler_config
+    scheduling.scheduler_cls = SteeredAsyncScheduler if scheduling.async_scheduling else SteeredScheduler
+    core = EngineCore(vllm_config, Executor.get_class(vllm_config), log_stats=False)
+    if vllm_config.device_config.device_type == "cpu" and (runner := runner_here(core)) is not None:
+        mend_seeds(runner)
+    return core
