@@ -79,8 +79,8 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "num_hidden_layers": 4,
             "linear_num_key_heads": 2,
             "linear_num_value_heads": 2,
-            "linear_key_head_dim": 32,
-            "linear_value_head_dim": 32,
+            "linear_key_head_dim": 128,  # the only size that vLLM's kernels take
+            "linear_value_head_dim": 128,
             "layer_types": ["linear_attention"] * 3 + ["full_attention"],
         },
     ),

@@ -16,7 +16,7 @@ from fakes.served import ROOT, Server, serving
 
 PYTHON = os.environ.get("HOCKET_TEST_VLLM_PYTHON")
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="needs HOCKET_TEST_VLLM_PYTHON: make test-vllm")
-FAMILIES = ("llama", "qwen2", "qwen3", "qwen3-moe", "gemma3", "gpt-oss")
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3-moe", "gemma3", "gpt-oss", "granite-moe-hybrid", "falcon-h1")
 OPTIONS = ("--engine", "vllm", "--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", "128M")
 CITY = {
     "type": "object",
