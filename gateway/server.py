@@ -177,7 +177,8 @@ class _Server:
         say(f"waiting for nodes: hocket node --gateways {where} --model {config.served_model_names[0]}")
         fingerprint = model_fingerprint(self._checkpoint.directory)
         timeout, wait = config.engine_timeout_ms / 1e3, config.fleet_wait_ms / 1e3
-        return FleetEngine(door, tls, fingerprint, supervisor, timeout, wait, config.routing)
+        target = None if config.ttft_target_ms is None else config.ttft_target_ms / 1e3
+        return FleetEngine(door, tls, fingerprint, supervisor, timeout, wait, config.routing, target)
 
     async def _make_client(self, model: ServedModel, supervisor: Supervisor) -> EngineClient:
         config = self._config

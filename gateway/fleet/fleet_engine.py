@@ -14,12 +14,15 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from gateway.base.limited_log import LimitedLog
 from gateway.base.supervision import Supervisor
 from gateway.engine.delta_stream import DeltaRouter, DeltaStream
 from gateway.engine.engine_client import EngineDeadError
 from gateway.fleet.fleet_door import FleetDoor
 from gateway.fleet.fleet_peer import FleetPeer
+from gateway.fleet.fleet_size import UNKNOWN_OUTPUTS, FleetSize
 from gateway.fleet.fleet_stats import add_counters, sum_stats
 from gateway.fleet.node import TURN_SECONDS, USABLE, Node, NodeCondition, node_status
 from gateway.fleet.node_routing import NodeRouting
@@ -81,10 +84,12 @@ class FleetEngine:
         timeout_seconds: float,
         wait_seconds: float,
         routing: str = "advised",
+        ttft_target_seconds: float | None = None,
     ) -> None:
         """fingerprint: of the model that nodes have to serve. timeout_seconds: of silence of an engine that has hung.
 
-        wait_seconds: that a request waits for a node at most. routing: docs/routing.md.
+        wait_seconds: that a request waits for a node at most. routing: docs/routing.md. ttft_target_seconds: by which
+        it counts how many nodes it needs.
         """
         self.nodes: OrderedDict[str, Node] = OrderedDict()
         self._door, self._tls = door, tls
@@ -93,6 +98,7 @@ class FleetEngine:
         self._timeout_seconds = timeout_seconds
         self._max_waiting_turns = max(1, round(wait_seconds / TURN_SECONDS))
         self._routing = NodeRouting(routing)
+        self._size = FleetSize(ttft_target_seconds, routing)
         self._lobby = DeltaRouter(self._on_abort)
         self._waiting: list[_Waiting] = []
         self._lost: list[RemoteEngine] = []  # whose tasks are still to be awaited
@@ -143,6 +149,8 @@ class FleetEngine:
         ended += [NO_STATS] if self.nodes and not ended else []
         nodes = [NodeStats(node.name, node.condition, self._num_open(node)) for node in self.nodes.values()]
         found = sum_stats(living, ended, nodes, num_stale, dict(self._routing.num_routed))
+        if found is not None and self._size.desired is not None:
+            found = msgspec.structs.replace(found, num_desired_nodes=self._size.desired)
         if found is not None and self._waiting:
             for waiting in self._waiting:
                 for request in waiting.requests:
@@ -171,6 +179,7 @@ class FleetEngine:
         """Returns when the first node is ready."""
         await self._resources.enter_async_context(self._supervisor.running("fleet_door", self._keep_door_open))
         await self._resources.enter_async_context(self._supervisor.running("fleet_watch", self._watch))
+        await self._resources.enter_async_context(self._supervisor.running("fleet_size", self._keep_size))
         await self._settled.wait()
 
     async def close(self) -> None:
@@ -192,6 +201,16 @@ class FleetEngine:
     async def _keep_door_open(self) -> None:
         await self._door.keep_open(self)
 
+    async def _keep_size(self) -> None:
+        await self._size.keep(self._for_size)
+
+    def _for_size(self) -> tuple[EngineInfo, float] | None:
+        stats = self.stats()
+        if self._info is None or stats is None:
+            return None
+        num_finished = sum(stats.num_finished)
+        return self._info, stats.num_output_tokens / num_finished if num_finished else UNKNOWN_OUTPUTS
+
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(TURN_SECONDS)
@@ -199,6 +218,8 @@ class FleetEngine:
                 node.pass_turn()
                 if node.has_gone_silent:
                     self._lose(node, "the node has said nothing for two seconds")
+                if node.peer is None and node.engine is not None and node.engine.death is not None:
+                    self._put_away(node, node.engine)  # no manager says what has become of it
             await self._await_lost()
             self._pass_waiting_turn()
 
@@ -345,6 +366,7 @@ class FleetEngine:
 
     def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:
         self._check_alive()
+        self._size.note(requests)
         if (node := self._choose(requests[0])) is not None:
             return self._submit(node, requests)
         stream = self._lobby.open(request.request_id for request in requests)

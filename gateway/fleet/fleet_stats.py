@@ -30,7 +30,7 @@ GAUGES = {
 MEANS = {"uncached_ratio", "step_time_error_ratio"}
 LEAST = {"predicted_ttft_seconds"}  # a new request goes where it is served first
 GREATEST = {"block_bytes"}
-OF_GATEWAY = {"servers", "nodes", "num_retries", "num_stale_incarnations", "num_routed"}
+OF_GATEWAY = {"servers", "nodes", "num_retries", "num_stale_incarnations", "num_routed", "num_desired_nodes"}
 
 
 def sum_stats(

@@ -286,6 +286,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     # Nodes of a fleet
     nodes: list[NodeStats] = []
     num_routed: dict[str, int] = {}  # requests of this gateway by why they went where they went: RouteReason
+    num_desired_nodes: int | None = None  # that the gateway's online requests need; None: nobody says what is enough
     num_stale_incarnations: int = 0  # messages that were dropped, since they were of an engine or node that is over
 
     # Tiers

@@ -61,6 +61,30 @@ async def fleet() -> AsyncIterator[FleetEngine]:
     await engine.close()
 
 
+async def test_it_says_how_many_nodes_its_requests_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.fleet.fleet_size.TURN_SECONDS", 0.01)
+    door = FleetDoor("tcp://127.0.0.1:0", None)
+    engine = FleetEngine(door, None, "fingerprint", Supervisor(), 60.0, 60.0, ttft_target_seconds=0.05)
+    starting = asyncio.create_task(engine.start())
+    try:
+        node = await ScriptedNode.come(engine)
+        node.say_state()
+        await eventually(lambda: engine.stats())
+        stats = engine.stats()
+        assert stats is not None
+        assert stats.num_desired_nodes is None  # no engine has said yet how long its steps take
+        slow = {"step_base": 0.001, "prefill_token": 0.001, "decode_seq": 1e-6, "decode_context": 0.0}
+        engine._info = msgspec.structs.replace(INFO, latency_coefficients=slow)
+        for i in range(8):  # at once, 50 ms each
+            engine.stream([EngineRequest(i, list(range(50 * i, 50 * i + 48)), 2)])
+        await eventually(lambda: (found := engine.stats()) is not None and (found.num_desired_nodes or 0) >= 8)
+        node.close()
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await engine.close()
+
+
 class ScriptedNode:
     """The other end of the fleet's port."""
 

@@ -194,7 +194,7 @@ def test_statistics_are_those_of_engine_stats() -> None:
     of_the_engine = {"step_seconds", "schedule_seconds", "commit_seconds", "execute_seconds"}
     of_the_engine |= {"block_bytes", "disk_bytes", "max_disk_bytes"}
     of_other_engines = {"servers", "num_retries"}  # gateway/stock
-    of_other_engines |= {"nodes", "num_routed", "num_stale_incarnations"}  # gateway/fleet
+    of_other_engines |= {"nodes", "num_routed", "num_stale_incarnations", "num_desired_nodes"}  # gateway/fleet
     assert set(stats) == set(EngineStats.__struct_fields__) - of_the_engine - of_other_engines
     assert len(stats["num_running"]) == len(stats["num_waiting"]) == len(RequestClass)
     assert len(stats["num_finished"]) == len(FinishReason)

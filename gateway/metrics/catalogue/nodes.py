@@ -31,6 +31,13 @@ NODES = Chapter(
             "[routing.md](routing.md)",
         ),
         Family(
+            Kind.GAUGE,
+            "hocket_desired_nodes",
+            "Nodes that hold --ttft-target-ms for the online requests of the last ten minutes, and one more.",
+            lambda r: {} if r.stats.num_desired_nodes is None else float(r.stats.num_desired_nodes),
+            detail="Only with that target: [deploy.md](deploy.md)",
+        ),
+        Family(
             Kind.COUNTER,
             "hocket_stale_incarnation",
             "Messages that were dropped, since they were of an engine or a node manager that is over.",

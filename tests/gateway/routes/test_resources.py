@@ -10,6 +10,7 @@ import pytest
 
 from fakes.byte_tokenizer import END
 from fakes.fake_engine import FakeEngine
+from gateway.protocol.server.status import NodeStatus
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -94,3 +95,12 @@ async def test_page_is_self_contained(serve: Any) -> None:
     assert "default-src 'none'" in response.headers["Content-Security-Policy"]
     assert not re.search(r"""(?:src|href)=["'](?!data:)|@import|url\(""", page)
     assert 'lang="en"' in page
+
+
+async def test_the_pages_table_of_nodes_can_be_read_aloud_and_names_what_the_server_says(serve: Any) -> None:
+    page = await (await (await serve(FakeEngine())).get("/")).text()
+    table = page[page.index("<table>") : page.index("</table>")]
+    assert "<caption" in table
+    assert table.count("<th ") == table.count('<th scope="col">') == 8
+    assert 'role="region" aria-label="Nodes behind this server"' in page  # what scrolls has a name and takes keys
+    assert set(re.findall(r"\bnode\.(\w+)", page)) <= set(NodeStatus.__struct_fields__)
