@@ -215,9 +215,10 @@ class BatchPlan:
     projections: Int32  # [num_projections, 2], a copy: row and block index
     projected_units: Int32  # [num_projections * num_groups]
     transfers: list[tuple[int, int, int, int, int, bool, int]]  # HostTransfer's fields
-    move_ids: Int32  # moves between tiers, also in a plan without anything to run; so are the next four
+    move_ids: Int32  # moves between tiers, also in a plan without anything to run; so are the next five
     move_kinds: Int32  # MoveKind
     move_slots: Int32
+    move_peers: Int32  # of fetches: whom from; -1: the disk
     move_units: Int32  # [num_moves * units_per_block]
     move_keys: UInt64  # [num_moves, 2], a copy
     def __bool__(self) -> bool:
@@ -231,6 +232,9 @@ class StepOutput:
     finish_reasons: UInt8  # FinishReason
     num_output_tokens: Int32
     num_cached_tokens: Int32  # prompt tokens served from the prefix cache at the request's first admission
+
+def block_keys(fingerprint: str, cache_salt: str, token_ids: Sequence[int] | Int32, block_size: int) -> UInt64:
+    """[n, 2]: the names of the complete blocks, across tiers and machines. Raises ValueError."""
 
 class Scheduler:
     """Not thread-safe. schedule() and commit() alternate; add and abort may come in between, in any order."""
@@ -297,6 +301,27 @@ class Scheduler:
     ) -> bool:
         """A session of an earlier life, and the tokens of its last request there. False, and nothing changes, if it is
         known already, has no id, or no request here could have computed these tokens."""
+    # Peers, by numbers from 0 to MAX_PEERS - 1 that the caller gives. All raise ValueError without a host tier.
+    def note_on_peer(self, keys: UInt64, peer: int) -> None:
+        """keys: [num_blocks, 2], in the order of their prompt. The peer can give these blocks."""
+    def forget_peer(self, peer: int) -> None:
+        """The number stands for nobody, or for somebody else, from now on."""
+    def note_peer_rate(self, peer: int, bytes_per_second: float) -> None:
+        """At which it gave blocks."""
+    def lend(self, keys: UInt64) -> Int32:
+        """Host slots of the blocks, -1 where the host has none. What is lent stays there until take_back()."""
+    def take_back(self, keys: UInt64) -> None:
+        """keys: of blocks that were lent."""
+    def has_in_tiers(self, keys: UInt64) -> npt.NDArray[np.bool_]:
+        """Which of the blocks are on the host or the disk."""
+    def adopt_session(
+        self, session_id: str, token_ids: Sequence[int] | Int32, *, tenant: str = "", cache_salt: str = ""
+    ) -> bool:
+        """As remember_session(), but what a peer knows of the session takes the place of what is known here."""
+    def pull_session(self, session_id: str, *, tenant: str = "", cache_salt: str = "") -> int:
+        """Brings what is known to be elsewhere of the session to the host. Returns how many blocks are under way."""
+    def recent_sessions(self, max_num_sessions: int) -> list[tuple[str, str, str]]:
+        """(tenant, salt, id), tenant by tenant, the most recently used first."""
     def session_tokens(self, session_id: str, *, tenant: str = "", cache_salt: str = "") -> Int32:
         """A copy of what the session's last request has computed; empty if it is unknown, or none has ended."""
     def stats(self) -> dict[str, Any]:

@@ -87,7 +87,7 @@ ROOM_ORDERS = {
         "environment",
         "compat",
     ),
-    "schedcore": ("simulation", "routing", "record", "latency", "serving", "tiers", "grammar", "api", "gguf"),
+    "schedcore": ("simulation", "routing", "record", "latency", "serving", "peers", "tiers", "grammar", "api", "gguf"),
     "bench": ("run", "studies", "proofs", "lib", "demo_model"),
 }
 FORBIDDEN_THIRD_PARTY = {

@@ -70,6 +70,7 @@ void bind_batch_plan(py::module_& module) {
       .HOCKET_PLAN_VIEW(move_ids, moves.ids)
       .HOCKET_PLAN_VIEW(move_kinds, moves.kinds)
       .HOCKET_PLAN_VIEW(move_slots, moves.slots)
+      .HOCKET_PLAN_VIEW(move_peers, moves.peers)
       .HOCKET_PLAN_VIEW(move_units, moves.units)
       .def_property_readonly("move_keys", &move_keys)
       .def_property_readonly("transfers", &transfers)

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
@@ -28,7 +29,7 @@ class SchedulerObject {
     const BatchPlan& plan = scheduler_->schedule(now);
     if (!plan_) {
       plan_ = py::cast(PlanObject{&plan, owner_, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {},
-                                  {},    {},     {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
+                                  {},    {},     {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
     }
     return plan_;
   }
@@ -105,7 +106,8 @@ py::dict stats(SchedulerObject& object) {
       "predicted_ttft_seconds"_a = stats.predicted_ttft_seconds, "num_sessions"_a = stats.num_sessions,
       "num_leases"_a = stats.num_leases, "num_saved_blocks"_a = stats.tiers.num_saved_blocks,
       "num_stored_blocks"_a = stats.tiers.num_stored_blocks, "num_fetched_blocks"_a = stats.tiers.num_fetched_blocks,
-      "num_lost_blocks"_a = stats.tiers.num_lost_blocks, "num_loaded_blocks"_a = stats.tiers.num_loaded_blocks,
+      "num_lost_blocks"_a = stats.tiers.num_lost_blocks, "num_pulled_blocks"_a = stats.tiers.num_pulled_blocks,
+      "num_unpulled_blocks"_a = stats.tiers.num_unpulled_blocks, "num_loaded_blocks"_a = stats.tiers.num_loaded_blocks,
       "step_time_error_ratio"_a = object.scheduler().latency().mean_relative_error());
 }
 
@@ -150,6 +152,83 @@ Int32Array session_tokens(SchedulerObject& object, const std::string& session_id
   return Int32Array(static_cast<py::ssize_t>(tokens.size()), tokens.data());
 }
 
+int32_t checked_peer(SchedulerObject& object, int32_t peer) {
+  if (peer < 0 || peer >= Scheduler::kMaxPeers) throw py::value_error("there is no peer of that number");
+  if (!object.scheduler().has_tiers()) throw py::value_error("without a host tier nothing is had of peers");
+  return peer;
+}
+
+Int32Array lend(SchedulerObject& object, const KeyArray& keys) {
+  std::vector<int32_t> slots;
+  object.scheduler().lend(block_keys(keys), &slots);
+  return Int32Array(static_cast<py::ssize_t>(slots.size()), slots.data());
+}
+
+py::array_t<bool> has_in_tiers(SchedulerObject& object, const KeyArray& array) {
+  const std::vector<BlockKey> keys = block_keys(array);
+  py::array_t<bool> found(static_cast<py::ssize_t>(keys.size()));
+  for (size_t i = 0; i < keys.size(); ++i) found.mutable_data()[i] = object.scheduler().has_in_tiers(keys[i]);
+  return found;
+}
+
+py::list recent_sessions(SchedulerObject& object, int32_t max) {
+  py::list names;
+  object.scheduler().visit_recent_sessions(max, [&](const SessionName& name) {
+    names.append(py::make_tuple(std::string(name.tenant), std::string(name.salt), std::string(name.id)));
+  });
+  return names;
+}
+
+py::array_t<uint64_t> session_block_keys(const std::string& fingerprint, const std::string& salt,
+                                         const py::object& token_ids, int32_t block_size) {
+  if (block_size < 1) throw py::value_error("block_size must be positive");
+  const TokenIds tokens(token_ids);
+  std::vector<BlockKey> keys;
+  append_block_keys(root_key(fingerprint, salt), tokens.view(), block_size, &keys);
+  py::array_t<uint64_t> array({static_cast<py::ssize_t>(keys.size()), py::ssize_t{2}});
+  if (!keys.empty()) std::memcpy(array.mutable_data(), keys.data(), keys.size() * sizeof(BlockKey));
+  return array;
+}
+
+void bind_peers(py::class_<SchedulerObject>& scheduler) {
+  scheduler
+      .def(
+          "note_on_peer",
+          [](SchedulerObject& self, const KeyArray& keys, int32_t peer) {
+            self.scheduler().note_on_peer(block_keys(keys), checked_peer(self, peer));
+          },
+          "keys"_a, "peer"_a)
+      .def(
+          "forget_peer",
+          [](SchedulerObject& self, int32_t peer) { self.scheduler().forget_peer(checked_peer(self, peer)); }, "peer"_a)
+      .def(
+          "note_peer_rate",
+          [](SchedulerObject& self, int32_t peer, double bytes_per_second) {
+            if (!(bytes_per_second > 0)) throw py::value_error("bytes_per_second must be positive");
+            self.scheduler().note_peer_rate(checked_peer(self, peer), bytes_per_second);
+          },
+          "peer"_a, "bytes_per_second"_a)
+      .def("lend", &lend, "keys"_a)
+      .def(
+          "take_back",
+          [](SchedulerObject& self, const KeyArray& keys) { self.scheduler().take_back(block_keys(keys)); }, "keys"_a)
+      .def("has_in_tiers", &has_in_tiers, "keys"_a)
+      .def(
+          "adopt_session",
+          [](SchedulerObject& self, const std::string& session_id, const py::object& token_ids,
+             const std::string& tenant, const std::string& cache_salt) {
+            const TokenIds tokens(token_ids);
+            return self.scheduler().adopt_session({tenant, cache_salt, session_id}, tokens.view());
+          },
+          "session_id"_a, "token_ids"_a, py::kw_only(), "tenant"_a = "", "cache_salt"_a = "")
+      .def(
+          "pull_session",
+          [](SchedulerObject& self, const std::string& session_id, const std::string& tenant,
+             const std::string& cache_salt) { return self.scheduler().pull_session({tenant, cache_salt, session_id}); },
+          "session_id"_a, py::kw_only(), "tenant"_a = "", "cache_salt"_a = "")
+      .def("recent_sessions", &recent_sessions, "max_num_sessions"_a);
+}
+
 py::dict latency(SchedulerObject& object) {
   const LatencyRefiner& refiner = object.scheduler().latency();
   return py::dict("model"_a = refiner.model(), "mean_relative_error"_a = refiner.mean_relative_error(),
@@ -159,7 +238,8 @@ py::dict latency(SchedulerObject& object) {
 }  // namespace
 
 void bind_scheduler(py::module_& module) {
-  py::class_<SchedulerObject>(module, "Scheduler")
+  py::class_<SchedulerObject> scheduler(module, "Scheduler");
+  scheduler
       .def(py::init([](const SchedulerConfig& config, const std::optional<Estimates>& estimates) {
              return std::make_unique<SchedulerObject>(config, estimates.value_or(Estimates()));
            }),
@@ -195,6 +275,8 @@ void bind_scheduler(py::module_& module) {
       .def("latency", &latency)
       .def("check_invariants", [](SchedulerObject& self) { self.scheduler().check_invariants(); })
       .def("reset_prefix_cache", [](SchedulerObject& self) { return self.scheduler().reset_prefix_cache(); });
+  bind_peers(scheduler);
+  module.def("block_keys", &session_block_keys, "fingerprint"_a, "cache_salt"_a, "token_ids"_a, "block_size"_a);
 }
 
 }  // namespace hocket

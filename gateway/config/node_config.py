@@ -28,6 +28,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     listen: Annotated[
         str, _node("where gateways reach the engine; port 0 for any free one (default: {default})", "HOST:PORT")
     ] = "127.0.0.1:0"
+    listen_blocks: Annotated[
+        str | None, _node("where other nodes get cached blocks (default: --listen's host, any free port)", "HOST:PORT")
+    ] = None
     advertise: Annotated[
         str | None, _node("the host of that, as gateways see it (default: --listen's, or this machine's name)", "HOST")
     ] = None
@@ -53,5 +56,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             network_address(NETWORK_SCHEME + gateway)
         if not self.name or len(self.name) > 200:
             raise ValueError("name must have 1 to 200 characters")
-        hosts = {network_address(NETWORK_SCHEME + address)[0] for address in (*self.gateways, self.listen)}
+        addresses = (*self.gateways, self.listen, self.blocks_address)
+        hosts = {network_address(NETWORK_SCHEME + address)[0] for address in addresses}
         check_exposure(hosts, self.cluster_dir, is_insecure=self.insecure_network)
+
+    @property
+    def blocks_address(self) -> str:
+        """HOST:PORT"""
+        return self.listen_blocks or f"{self.listen.rpartition(':')[0]}:0"

@@ -19,7 +19,7 @@ class DeltaStream:
     still open.
     """
 
-    __slots__ = ("_arrived", "_end", "_failure", "_is_patient", "_listener", "_open", "_tap", "_waiter")
+    __slots__ = ("_arrived", "_end", "_failure", "_is_patient", "_listener", "_open", "_tap", "_waiter", "may_move")
 
     def __init__(self, request_ids: Iterable[int], end: Callable[[int], None]) -> None:
         """`end(request_id)` tells the engine that nobody waits for that request any longer."""
@@ -31,6 +31,7 @@ class DeltaStream:
         self._listener: Callable[[], None] | None = None
         self._tap: Callable[[TokenDelta], bool] | None = None
         self._is_patient = False  # the reader wants to be woken at the end only
+        self.may_move = False  # whoever reads goes on elsewhere with what ends by ErrorCode.MOVED
 
     @property
     def num_arrived(self) -> int:
@@ -193,6 +194,14 @@ class DeltaRouter:
         """Every open request gets its final delta now."""
         error = EngineError(code, message)
         self.dispatch([TokenDelta(i, [], FinishReason.ERROR, error=error) for i in list(self._streams)])
+
+    def move_all(self, reason: str) -> None:
+        """Those that may go elsewhere end here, and the engine hears of it."""
+        moved = [request_id for request_id, stream in self._streams.items() if stream.may_move]
+        error = EngineError(ErrorCode.MOVED, reason)
+        self.dispatch([TokenDelta(i, [], FinishReason.ERROR, error=error) for i in moved])
+        for request_id in moved:
+            self._abort(request_id)
 
     def _end(self, request_id: int) -> None:
         if self._streams.pop(request_id, None) is not None:

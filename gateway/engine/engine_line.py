@@ -137,6 +137,11 @@ class EngineLine:
             self._answers.fail_all(reason)
             self._resets.fail_all(reason)
 
+    def move_all(self, reason: str) -> None:
+        """What may go on elsewhere ends here with ErrorCode.MOVED."""
+        self.read()  # what the engine has said counts
+        self.router.move_all(reason)
+
     def take_in(self, messages: list[wire.ToGateway]) -> None:
         """Steps that came together are passed on together: while we are behind, a connection gets one write for all."""
         deltas: list[TokenDelta] = []

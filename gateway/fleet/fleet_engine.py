@@ -24,11 +24,12 @@ from gateway.fleet.fleet_door import FleetDoor
 from gateway.fleet.fleet_peer import FleetPeer
 from gateway.fleet.fleet_size import UNKNOWN_OUTPUTS, FleetSize
 from gateway.fleet.fleet_stats import add_counters, sum_stats
-from gateway.fleet.node import TURN_SECONDS, USABLE, Node, NodeCondition, node_status
+from gateway.fleet.node import TURN_SECONDS, USABLE, Node, NodeCondition, node_status, peer_source
 from gateway.fleet.node_routing import NodeRouting
 from gateway.fleet.remote_engine import RemoteEngine
 from gateway.metrics.catalogue.reading import NO_STATS
 from gateway.protocol.server.status import FleetStatus
+from schedcore.api import wire
 from schedcore.api.cluster_tls import ClusterTls
 from schedcore.api.fleet_wire import (
     Drain,
@@ -44,6 +45,7 @@ from schedcore.api.fleet_wire import (
 )
 from schedcore.api.types import (
     Advisory,
+    AdvisoryEvent,
     CacheReset,
     EngineError,
     EngineInfo,
@@ -52,6 +54,7 @@ from schedcore.api.types import (
     ErrorCode,
     FinishReason,
     NodeStats,
+    PeerSource,
     RequestClass,
     SessionState,
     TokenDelta,
@@ -61,6 +64,7 @@ MAX_NODES = 1024  # names; of those that are gone the one that went first is for
 RETRY_SECONDS = 5.0  # that who has waited in vain for a node is told to wait before the next try
 
 _log = logging.getLogger("hocket.gateway")
+_Chosen = tuple[Node, PeerSource | None]  # who takes it, and where it may pull from
 
 
 @dataclass(slots=True)
@@ -220,6 +224,7 @@ class FleetEngine:
                     self._lose(node, "the node has said nothing for two seconds")
                 if node.peer is None and node.engine is not None and node.engine.death is not None:
                     self._put_away(node, node.engine)  # no manager says what has become of it
+                self._move_streams(node)
             await self._await_lost()
             self._pass_waiting_turn()
 
@@ -273,6 +278,7 @@ class FleetEngine:
         if seat.last_death and (node.engine is None or not node.engine.is_usable):
             node.last_death = seat.last_death
         self._follow(node)
+        self._move_streams(node)
         if state.is_leaving:
             self._lose(node, "it has left")
 
@@ -318,13 +324,21 @@ class FleetEngine:
             return f"node {order.node} is {node.condition}: nobody is there to drain it"
         node.is_draining = True
         node.peer.send(Drain(order.deadline_seconds))
+        self._move_streams(node)
         return ""
+
+    def _move_streams(self, node: Node) -> None:
+        """Of a draining node, if another one can go on with them: those that have who goes on with them."""
+        if node.condition is NodeCondition.DRAINING and node.engine is not None and self.is_alive:
+            node.engine.line.move_all(f"Node {node.name} is drained.")
 
     def _on_ready(self, node: Node) -> None:
         assert node.engine is not None
         self._info = node.engine.line.info
         node.note_heard()
-        self._routing.join(node.name, node.engine.incarnation, self._info)
+        gives_blocks = peer_source(node) is not None
+        machine = node.hello.machine
+        self._routing.join(node.name, node.engine.incarnation, self._info, machine, gives_blocks=gives_blocks)
         _log.info("node %s serves: %s on %s", node.name, self._info.dtype, self._info.device)
         self._settled.set()
         self._serve_waiting()
@@ -367,18 +381,33 @@ class FleetEngine:
     def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:
         self._check_alive()
         self._size.note(requests)
-        if (node := self._choose(requests[0])) is not None:
-            return self._submit(node, requests)
+        if (chosen := self._choose(requests[0])) is not None:
+            return self._submit(chosen, requests)
         stream = self._lobby.open(request.request_id for request in requests)
         self._waiting.append(_Waiting(list(requests), stream, self._max_waiting_turns))
         return stream
 
     async def advise(self, advisory: Advisory) -> SessionState:
         self._check_alive()
-        node = self._choose(advisory)
+        if advisory.event not in (AdvisoryEvent.TYPING, AdvisoryEvent.AGENT_STEP):
+            return await self._tell_holders(advisory)
+        node, source = self._choose(advisory) or (None, None)
         if node is None or node.engine is None:
             return SessionState(request_id=advisory.request_id, is_known=False)
-        return await node.engine.line.advise(advisory)
+        return await node.engine.line.advise(msgspec.structs.replace(advisory, source=source))
+
+    async def _tell_holders(self, advisory: Advisory) -> SessionState:
+        """What announces nothing goes where the session is; that it is over, to all that have it."""
+        found = [self.nodes[name] for name in self._routing.holders(advisory) if name in self.nodes]
+        engines = [node.engine for node in found if self._is_usable(node) and node.engine is not None]
+        if not engines and (chosen := self._choose(advisory)) is not None and chosen[0].engine is not None:
+            engines = [chosen[0].engine]
+        if not engines:
+            return SessionState(request_id=advisory.request_id, is_known=False)
+        if advisory.event is AdvisoryEvent.RELEASE:
+            for engine in engines[1:]:
+                engine.line.send(wire.Advise(advisory))  # whose answers nobody waits for
+        return await engines[0].line.advise(advisory)
 
     async def reset_prefix_cache(self, request_id: int) -> CacheReset:
         """Of every node; None if one cannot."""
@@ -391,17 +420,25 @@ class FleetEngine:
     def _is_usable(self, node: Node) -> bool:
         return node.condition in USABLE and node.engine is not None and node.engine.is_usable
 
-    def _submit(self, node: Node, requests: Sequence[EngineRequest], opened: DeltaStream | None = None) -> DeltaStream:
+    def _submit(
+        self, chosen: _Chosen, requests: Sequence[EngineRequest], opened: DeltaStream | None = None
+    ) -> DeltaStream:
+        node, source = chosen
         assert node.engine is not None
+        if source is not None:
+            requests = [msgspec.structs.replace(request, source=source) for request in requests]
         stream = node.engine.line.stream(requests, opened)
         node.num_given += len(requests)
         return stream
 
-    def _choose(self, asked: EngineRequest | Advisory) -> Node | None:
+    def _choose(self, asked: EngineRequest | Advisory) -> _Chosen | None:
         usable = [node for node in self.nodes.values() if self._is_usable(node)]
         lasts = {node.name: node.engine.line.last_stats for node in usable if node.engine is not None}
-        name = self._routing.choose(asked, lasts)
-        return None if name is None else self.nodes[name]
+        draining = [node.name for node in self.nodes.values() if node.condition is NodeCondition.DRAINING]
+        found = self._routing.choose(asked, lasts, draining)
+        if found is None:
+            return None
+        return self.nodes[found.node], None if found.source is None else peer_source(self.nodes[found.source])
 
     def _on_abort(self, request_id: int) -> None:
         """Of a request that waits here: its stream is closed whole, or choice by choice."""
@@ -412,12 +449,12 @@ class FleetEngine:
     def _serve_waiting(self) -> None:
         """Who came first goes first."""
         while self._waiting:
-            node = self._choose(self._waiting[0].requests[0])
-            if node is None:
+            chosen = self._choose(self._waiting[0].requests[0])
+            if chosen is None:
                 return
             waiting = self._waiting.pop(0)
             self._lobby.release(request.request_id for request in waiting.requests)
-            self._submit(node, waiting.requests, waiting.stream)
+            self._submit(chosen, waiting.requests, waiting.stream)
 
     def _pass_waiting_turn(self) -> None:
         self._serve_waiting()

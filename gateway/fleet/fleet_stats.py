@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -70,9 +71,12 @@ def add_counters(one: EngineStats | None, other: EngineStats) -> EngineStats:
 
 
 def _sum(values: list[Any]) -> Any:
-    """Of lists element by element, the shorter ones filled up; None, where one says no limit, for all."""
+    """Of lists element by element, the shorter ones filled up, of dicts name by name; None, where one says no limit,
+    for all."""
     if any(value is None for value in values):
         return None
+    if isinstance(values[0], dict):
+        return {name: sum(value.get(name, 0) for value in values) for name in dict.fromkeys(chain(*values))}
     if isinstance(values[0], list):
         longest = max(len(value) for value in values)
         return [sum(value[i] for value in values if i < len(value)) for i in range(longest)]

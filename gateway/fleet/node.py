@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.fleet.remote_engine import RemoteEngine
 from gateway.protocol.server.status import NodeStatus
 from schedcore.api.fleet_wire import EngineSeat, NodeHello, SeatState
+from schedcore.api.types import PeerSource
 
 if TYPE_CHECKING:
     from gateway.fleet.fleet_peer import FleetPeer
@@ -75,6 +76,14 @@ class Node:
     def has_gone_silent(self) -> bool:
         """Its manager is connected, and nothing has come for too long. Without one, its engine's line has a limit."""
         return self.peer is not None and self.num_silent > GONE_TURNS
+
+
+def peer_source(node: Node) -> PeerSource | None:
+    """Where others get its cache; None: nowhere."""
+    seat, engine = node.seat, node.engine
+    if seat is None or engine is None or not engine.is_usable or not seat.block_endpoint:
+        return None
+    return PeerSource(seat.block_endpoint, engine.incarnation)
 
 
 def node_status(node: Node) -> NodeStatus:

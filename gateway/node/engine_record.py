@@ -18,6 +18,7 @@ class EngineRecord(msgspec.Struct, frozen=True):
     config_digest: str  # of all that the engine was started with
     incarnation: str = ""  # empty before it was ready
     network_endpoint: str = ""
+    block_endpoint: str = ""
 
     @property
     def is_alive(self) -> bool:

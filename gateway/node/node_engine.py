@@ -168,9 +168,9 @@ class NodeEngine:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
             match message:
-                case wire.Ready(_, incarnation, endpoint):
+                case wire.Ready(_, incarnation, endpoint, blocks):
                     self.record = msgspec.structs.replace(
-                        self.record, incarnation=incarnation, network_endpoint=endpoint
+                        self.record, incarnation=incarnation, network_endpoint=endpoint, block_endpoint=blocks
                     )
                     write_record(self._run_dir, self.record)
                     self._is_ready = True
@@ -181,8 +181,8 @@ class NodeEngine:
                     self.death_cause = reason
 
 
-def engine_command(python: str | None, module: str, listen: str, cluster_dir: str | None) -> list[str]:
-    command = [python or sys.executable, "-m", module, "--listen", listen]
+def engine_command(python: str | None, module: str, listen: str, blocks: str, cluster_dir: str | None) -> list[str]:
+    command = [python or sys.executable, "-m", module, "--listen", listen, "--listen-blocks", blocks]
     return command if cluster_dir is None else [*command, "--cluster-dir", cluster_dir]
 
 

@@ -59,7 +59,11 @@ class NodeManager:
         self._run_dir = Path(config.run_dir).expanduser().resolve()
         tls = None if config.cluster_dir is None else ClusterTls(Path(config.cluster_dir), NODE)
         command = engine_command(
-            config.vllm_python, ENGINES[config.engine], NETWORK_SCHEME + config.listen, config.cluster_dir
+            config.vllm_python,
+            ENGINES[config.engine],
+            NETWORK_SCHEME + config.listen,
+            NETWORK_SCHEME + config.blocks_address,
+            config.cluster_dir,
         )
         self._command, self._engine_input = command, msgspec.json.encode(engine)
         self._digest = _digest(self._command, self._engine_input)
@@ -174,6 +178,7 @@ class NodeManager:
             self._num_restarts,
             self._last_death,
             engine.is_adopted,
+            self._advertised(record.block_endpoint),
         )
 
     def _advertised(self, endpoint: str) -> str:

@@ -198,7 +198,7 @@ def from_engine(error: EngineError | None) -> ApiError:
             return InvalidRequestError(error.message, code="context_length_exceeded")
         case ErrorCode.INVALID:
             return InvalidRequestError(error.message)
-        case ErrorCode.ENGINE_DEAD | ErrorCode.ENGINE_HUNG:
+        case ErrorCode.ENGINE_DEAD | ErrorCode.ENGINE_HUNG | ErrorCode.MOVED:
             return UnavailableError(error.message, code="engine_dead")
         case ErrorCode.POISON:  # a status that no client tries again by itself
             return InvalidRequestError(error.message, code="poison_request")

@@ -21,7 +21,7 @@ from schedcore.api.types import RESUMPTION, EngineError, EngineRequest, ErrorCod
 
 LOOK_SECONDS = 0.02  # between two looks whether an engine is there
 _NONE = FinishReason.NONE  # looked up once: this runs per token
-CAUSES = {ErrorCode.ENGINE_DEAD: "died", ErrorCode.ENGINE_HUNG: "hung"}  # of what an engine's end says
+CAUSES = {ErrorCode.ENGINE_DEAD: "died", ErrorCode.ENGINE_HUNG: "hung", ErrorCode.MOVED: "moved"}
 _LATER = (ErrorCode.QUEUE_FULL, ErrorCode.OVERLOADED)
 
 _log = logging.getLogger("hocket.gateway")
@@ -61,6 +61,7 @@ class Resumption:
         now = self._clock()
         stream = DeltaStream([request.request_id for request in requests], self._end)
         engine_stream = self._engine.stream(requests)
+        engine_stream.may_move = True
         for request in requests:
             self._open[request.request_id] = OpenRequest(request, stream, engine_stream, now)
         engine_stream.lead_to(stream, self._on_delta)
@@ -89,10 +90,14 @@ class Resumption:
         if delta.error.code in CAUSES:
             self._leave_engine(one)
             one.failure, one.lost_at = delta.error, now
-            self._fallen.append(one)
+            if delta.error.code is ErrorCode.MOVED:  # nobody died
+                one.was_proven = one.is_proven
+                self._waiting.add(one)
+            else:
+                self._fallen.append(one)
             self._wake()  # when all that the engine had are here
             return False
-        if one.num_deaths and not one.is_proven and delta.error.code in _LATER:
+        if one.failure is not None and not one.is_proven and delta.error.code in _LATER:
             self._leave_engine(one)
             one.not_before = now + delta.error.retry_seconds
             self._waiting.add(one)
@@ -186,6 +191,7 @@ class Resumption:
                 return
             assert one.failure is not None
             self._metrics.num_resumed[CAUSES[one.failure.code]] += 1
+            engine_stream.may_move = True
             one.engine_stream, one.is_proven = engine_stream, False
             self._under_way[one.request.request_id] = one
             engine_stream.lead_to(one.stream, self._on_delta)

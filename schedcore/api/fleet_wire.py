@@ -34,6 +34,7 @@ class EngineSeat(msgspec.Struct, frozen=True):
     num_restarts: int = 0
     last_death: str = ""  # why the one before it ended
     is_adopted: bool = False  # it was started by an earlier manager of this node
+    block_endpoint: str = ""  # tcp://host:port where it gives cached blocks to other engines; empty: nowhere
 
 
 class NodeHello(msgspec.Struct, frozen=True, tag="node_hello"):

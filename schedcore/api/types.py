@@ -26,6 +26,7 @@ class ErrorCode(enum.StrEnum):
     INVALID = "invalid"
     ENGINE_DEAD = "engine_dead"
     ENGINE_HUNG = "engine_hung"  # it was killed for its silence
+    MOVED = "moved"  # its node is drained: it is to go on at another one
     POISON = "poison"  # engines died whenever they computed the request
     NOT_FINITE = "not_finite"  # what the model computed for the request is NaN or infinite
     INTERNAL = "internal"
@@ -102,6 +103,13 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True):
     num_dimensions: int | None = None  # the first ones; None: all
 
 
+class PeerSource(msgspec.Struct, frozen=True, array_like=True):
+    """Another engine that has cached blocks, and gives them: docs/fleet.md."""
+
+    endpoint: str  # tcp://host:port of its block server
+    incarnation: str
+
+
 class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One sequence to generate. `n` choices are n requests that share a prompt."""
 
@@ -124,6 +132,7 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     # Of a request that goes on where another engine's ended: with its seed, the rest is what that one would have said.
     num_prior_tokens: int = 0  # the prompt's last ones, that are output already
     pause_ms: float = 0.0  # since the last of them was there, when this was submitted
+    source: PeerSource | None = None  # that may have its prompt's blocks: a hint
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -162,6 +171,7 @@ class Advisory(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: int = 0  # names the answer; unique among the gateway's open advisories
     draft_token_ids: list[int] = []  # the prompt as far as it is known, without the generation prompt
     cache_salt: str = ""
+    source: PeerSource | None = None  # that knows the session; its cache is to come from there
 
 
 NUM_TIERS = 3  # device, host, disk
@@ -220,6 +230,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     max_ttft_ms: float | None = None  # online requests whose first token is predicted to come later are refused
     host_cache_bytes: int = 0  # of the host tier; 0: there is none
     host_keeps_sessions_only: bool = False  # what requests without a session have computed does not go there
+    block_bytes: int = 0  # of one block in any tier
+    restore_bytes_per_second: float = 0.0  # from the host to the device; 0: there is no host tier
     cudagraph_sizes: list[int] = []  # requests of decode steps that were recorded; smaller steps are padded to one
     has_grammars: bool = False  # takes requests with a grammar
     latency_form: str = ""  # of the step times that it starts from, and their coefficients (schedcore/latency)
@@ -290,7 +302,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     num_stale_incarnations: int = 0  # messages that were dropped, since they were of an engine or node that is over
 
     # Tiers
-    num_hit_tokens: list[int] = []  # of num_cached_prompt_tokens: found on the device, the host, the disk
+    num_hit_tokens: list[int] = []  # of num_cached_prompt_tokens: on the device, the host, the disk or another node
     num_restores: int = 0  # moves from a slower tier that a request waited for
     restore_seconds_saved: float = 0.0  # predicted, against computing the tokens again
     num_host_blocks: int = 0  # that the host tier has room for
@@ -302,6 +314,12 @@ class EngineStats(msgspec.Struct, frozen=True):
     num_stored_blocks: int = 0  # host to disk
     num_fetched_blocks: int = 0  # disk to host
     num_lost_blocks: int = 0  # that the disk should have had: damaged or dropped meanwhile
+    num_pulled_blocks: int = 0  # from other nodes' hosts
+    num_unpulled_blocks: int = 0  # that another node should have given: damaged, dropped, or its engine died
+    pull_seconds: float = 0.0  # that pulls took, summed over them
+    num_given_blocks: int = 0  # to other nodes
+    num_refused_peers: int = 0  # engines that wanted blocks, and were of another model, dtype or layout
+    num_session_moves: dict[str, int] = {}  # sessions that were to come from another node, by what became of it
     num_loaded_blocks: int = 0  # host to device
 
     # Sessions

@@ -49,6 +49,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     info: EngineInfo
     incarnation: str = ""  # of the engine's process, 128 random bits: what carries another one is of another process
     endpoint: str = ""  # tcp://host:port where it listens to other machines; empty: nowhere
+    block_endpoint: str = ""  # where it gives cached blocks to other engines; empty: nowhere
 
 
 class Deltas(msgspec.Struct, frozen=True, tag="deltas"):

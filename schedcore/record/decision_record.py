@@ -133,6 +133,26 @@ class RememberCall(msgspec.Struct, frozen=True, array_like=True, tag="remember")
     error: str | None = None
 
 
+class PeerCall(msgspec.Struct, frozen=True, array_like=True, tag="peer"):
+    """Of the methods about peers that name no session."""
+
+    method: str
+    keys: bytes | None  # uint64 pairs, little-endian
+    numbers: list[float]  # the other arguments
+    result: bytes | None = None  # int32
+    error: str | None = None
+
+
+class PeerSessionCall(msgspec.Struct, frozen=True, array_like=True, tag="peer_session"):
+    """adopt_session(), or pull_session() where there are no token ids."""
+
+    session_id: str
+    token_ids: bytes | None
+    options: dict[str, Any]  # the keyword arguments that were given
+    result: int | None
+    error: str | None = None
+
+
 class AdviceResult(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes  # of all that was advised; the counts are for people
     num_granted: int
@@ -156,7 +176,17 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
 
 
 SchedulerCall = (
-    AddCall | AbortCall | ScheduleCall | CommitCall | ResetCall | MovesCall | DiskCall | AdviseCall | RememberCall
+    AddCall
+    | AbortCall
+    | ScheduleCall
+    | CommitCall
+    | ResetCall
+    | MovesCall
+    | DiskCall
+    | AdviseCall
+    | RememberCall
+    | PeerCall
+    | PeerSessionCall
 )
 Call = SchedulerCall | AdvisorCall  # a record has those of one kind
 _Frame = Call | End

@@ -27,6 +27,8 @@ from schedcore.record.decision_record import (
     Header,
     MovesCall,
     OutputResult,
+    PeerCall,
+    PeerSessionCall,
     PlanResult,
     RecordWriter,
     RememberCall,
@@ -97,11 +99,11 @@ class RecordingScheduler(Scheduler):
 
     def note_on_disk(self, keys: UInt64) -> None:
         super().note_on_disk(keys)
-        self._writer.append(DiskCall(keys.astype("<u8").tobytes(), True))
+        self._writer.append(DiskCall(key_bytes(keys), True))
 
     def forget_on_disk(self, keys: UInt64) -> None:
         super().forget_on_disk(keys)
-        self._writer.append(DiskCall(keys.astype("<u8").tobytes(), False))
+        self._writer.append(DiskCall(key_bytes(keys), False))
 
     def advise(
         self, session_id: str, event: int, now: float, **options: Any
@@ -120,6 +122,44 @@ class RecordingScheduler(Scheduler):
             is_new = super().remember_session(session_id, token_ids, **named)
         self._writer.append(RememberCall(session_id, ids, named, is_new))
         return is_new
+
+    def note_on_peer(self, keys: UInt64, peer: int) -> None:
+        super().note_on_peer(keys, peer)
+        self._writer.append(PeerCall("note_on_peer", key_bytes(keys), [peer]))
+
+    def forget_peer(self, peer: int) -> None:
+        super().forget_peer(peer)
+        self._writer.append(PeerCall("forget_peer", None, [peer]))
+
+    def note_peer_rate(self, peer: int, bytes_per_second: float) -> None:
+        super().note_peer_rate(peer, bytes_per_second)
+        self._writer.append(PeerCall("note_peer_rate", None, [peer, bytes_per_second]))
+
+    def lend(self, keys: UInt64) -> Int32:
+        slots = super().lend(keys)
+        self._writer.append(PeerCall("lend", key_bytes(keys), [], slots.tobytes()))
+        return slots
+
+    def take_back(self, keys: UInt64) -> None:
+        with self._recorded_failure(lambda error: PeerCall("take_back", key_bytes(keys), [], None, error)):
+            super().take_back(keys)
+        self._writer.append(PeerCall("take_back", key_bytes(keys), []))
+
+    def adopt_session(self, session_id: str, token_ids: Sequence[int] | Int32, **options: Any) -> bool:
+        """A session under a salt has other keys here, where the salt is its digest: its blocks are at no peer."""
+        named = self._without_salt(options)
+        ids = int32_bytes(token_ids)
+        with self._recorded_failure(lambda error: PeerSessionCall(session_id, ids, named, None, error)):
+            is_taken = super().adopt_session(session_id, token_ids, **named)
+        self._writer.append(PeerSessionCall(session_id, ids, named, int(is_taken)))
+        return is_taken
+
+    def pull_session(self, session_id: str, **options: Any) -> int:
+        named = self._without_salt(options)
+        with self._recorded_failure(lambda error: PeerSessionCall(session_id, None, named, None, error)):
+            num_blocks = super().pull_session(session_id, **named)
+        self._writer.append(PeerSessionCall(session_id, None, named, num_blocks))
+        return num_blocks
 
     def session_tokens(self, session_id: str, **options: Any) -> Int32:
         """Changes nothing, so it is not recorded."""
@@ -200,6 +240,10 @@ def int32_array(data: bytes) -> Int32:
 
 def key_array(data: bytes) -> UInt64:
     return np.frombuffer(data, "<u8").reshape(-1, 2)
+
+
+def key_bytes(keys: UInt64) -> bytes:
+    return keys.astype("<u8").tobytes()
 
 
 def _plain(value: Any) -> Any:

@@ -26,6 +26,8 @@ from schedcore.record.decision_record import (
     Header,
     MovesCall,
     OutputResult,
+    PeerCall,
+    PeerSessionCall,
     PlanResult,
     RecordError,
     RecordReader,
@@ -165,6 +167,17 @@ def _time_of(call: Call) -> float | None:
             return None
 
 
+_ABOUT_PEERS = frozenset({"note_on_peer", "forget_peer", "note_peer_rate", "lend", "take_back"})
+
+
+def _call_about_peer(scheduler: Scheduler, call: PeerCall) -> Any:
+    """Raises ValueError: it is no such call."""
+    if call.method not in _ABOUT_PEERS:
+        raise ValueError(f"there is no {call.method}()")
+    numbers = [int(number) if number.is_integer() and i == 0 else number for i, number in enumerate(call.numbers)]
+    return getattr(scheduler, call.method)(*([] if call.keys is None else [key_array(call.keys)]), *numbers)
+
+
 class _Replayer:
     """A fresh scheduler, or advisor, that takes the calls of a record."""
 
@@ -238,6 +251,15 @@ class _Replayer:
             case RememberCall():
                 tokens = int32_array(call.token_ids)
                 return partial(scheduler.remember_session, call.session_id, tokens, **call.options), bool
+            case PeerCall():
+                return partial(
+                    _call_about_peer, scheduler, call
+                ), lambda slots: None if slots is None else slots.tobytes()
+            case PeerSessionCall(session_id, None, options):
+                return partial(scheduler.pull_session, session_id, **options), int
+            case PeerSessionCall(session_id, ids, options):
+                assert ids is not None
+                return partial(scheduler.adopt_session, session_id, int32_array(ids), **options), int
 
     def _what_differs(self, call: Call, result: object) -> str:
         match call:
@@ -259,6 +281,10 @@ class _Replayer:
                 return f"advise({call.session_id!r})"
             case RememberCall():
                 return f"remember_session({call.session_id!r})"
+            case PeerCall(method):
+                return f"{method}()"
+            case PeerSessionCall(session_id, ids):
+                return f"{'pull' if ids is None else 'adopt'}_session({session_id!r})"
             case AdvisorCall():
                 return f"what {call.method}() of the advisor says"
 

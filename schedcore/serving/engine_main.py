@@ -40,6 +40,7 @@ def run_engine(package: str, load_serve: Callable[[], Serve]) -> int:
         "--parent", type=int, default=os.getppid(), help="process with which it ends; its own if absent"
     )
     parser.add_argument("--listen", metavar="tcp://HOST:PORT", help="where gateways on other machines connect")
+    parser.add_argument("--listen-blocks", metavar="tcp://HOST:PORT", help="where other engines get cached blocks")
     parser.add_argument("--cluster-dir", type=Path, help="the cluster's certificates, for --listen; absent: plain TCP")
     parser.add_argument("--lease-seconds", type=float, help="alone, before it exits; absent: when its parent is gone")
     arguments = parser.parse_args()
@@ -82,4 +83,4 @@ def _network(arguments: argparse.Namespace) -> NetworkOptions | None:
     if arguments.listen is None:
         return None
     tls = None if arguments.cluster_dir is None else ClusterTls(arguments.cluster_dir, NODE)
-    return NetworkOptions(arguments.listen, tls)
+    return NetworkOptions(arguments.listen, tls, arguments.listen_blocks)

@@ -8,13 +8,23 @@ from collections.abc import Callable
 from typing import Protocol
 
 from schedcore.api import wire
-from schedcore.api.types import Advisory, CacheReset, EngineInfo, EngineRequest, EngineStats, SessionState, TokenDelta
+from schedcore.api.types import (
+    Advisory,
+    CacheReset,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    SessionState,
+    TokenDelta,
+)
 from schedcore.serving.gateway_link import GatewayLink
 
 logger = logging.getLogger(__name__)
 
 STATS_SECONDS = 0.25  # between two snapshots while working
 QUIET_MS = 100  # without a message after the last step: time to check invariants
+HELD_MS = 20  # between two looks at whether a message has waited long enough for a peer
 IDLE_MS = 1000  # between two looks at whether anybody still needs us
 
 
@@ -48,6 +58,27 @@ class Engine(Protocol):
         """Raises on the first broken one."""
 
 
+class Peers(Protocol):
+    """Other engines, and messages that wait for their word: worker/tiers/engine_peers.py."""
+
+    @property
+    def endpoint(self) -> str:
+        """tcp://host:port, where they get this engine's blocks."""
+
+    @property
+    def num_held(self) -> int: ...
+    def hold(self, gateway: bytes, message: wire.Submit | wire.Advise) -> bool:
+        """False: it need not wait."""
+
+    def take(self) -> list[tuple[bytes, wire.Submit | wire.Advise]]:
+        """Those that need wait no longer."""
+
+    def drop(self, gateway: bytes, request_id: int) -> bool:
+        """Whether that request was held; it is no longer."""
+
+    def drop_all(self, gateway: bytes) -> None: ...
+
+
 class EngineServer:
     """One thread, one loop. While there is work, messages are taken in between steps without blocking."""
 
@@ -58,10 +89,14 @@ class EngineServer:
         info: EngineInfo,
         clock: Callable[[], float],
         is_orphaned: Callable[[], bool] = lambda: False,
+        incarnation: str = "",
+        peers: Peers | None = None,
     ) -> None:
+        """incarnation: of this process; empty: one is drawn. peers: None: it has none."""
         self._engine, self._link, self._info = engine, link, info
         self._clock, self._is_orphaned = clock, is_orphaned
-        self._incarnation = secrets.token_hex(16)
+        self._incarnation = incarnation or secrets.token_hex(16)
+        self._peers = peers
         self._gateways: set[bytes] = set()
         self._is_stopping = False
         self._is_told_to = False  # by a gateway, which expects no more
@@ -107,23 +142,40 @@ class EngineServer:
                 self._forget(gateway)
                 continue
             self._gateways.add(gateway)
-            match message:
-                case wire.Submit(request):
-                    self._engine.add(gateway, request)
-                case wire.Abort(request_id):
+            self._heed(gateway, message)
+        if self._peers is not None and self._peers.num_held:
+            for gateway, waited in self._peers.take():
+                self._obey(gateway, waited)
+
+    def _heed(self, gateway: bytes, message: wire.ToEngine) -> None:
+        match message:
+            case wire.Submit() | wire.Advise():
+                if self._peers is None or not self._peers.hold(gateway, message):
+                    self._obey(gateway, message)
+            case wire.Abort(request_id):
+                if self._peers is not None and self._peers.drop(gateway, request_id):
+                    self._send(gateway, wire.Deltas([TokenDelta(request_id, [], FinishReason.ABORT)]))
+                else:
                     self._engine.abort(gateway, request_id)
-                case wire.Hello():
-                    self._send(gateway, wire.Ready(self._info, self._incarnation, self._link.network_endpoint))
-                case wire.Advise(advisory):
-                    self._send(gateway, wire.Session(self._engine.advise(advisory)))
-                case wire.ResetCache(request_id):
-                    answer = CacheReset(request_id, self._engine.reset_prefix_cache())
-                    self._send(gateway, wire.Reset(answer))
-                case wire.Ping():
-                    self._send(gateway, wire.Pong())
-                case wire.Shutdown():
-                    self._is_told_to = True
-                    self.stop()
+            case wire.Hello():
+                blocks = "" if self._peers is None else self._peers.endpoint
+                ready = wire.Ready(self._info, self._incarnation, self._link.network_endpoint, blocks)
+                self._send(gateway, ready)
+            case wire.ResetCache(request_id):
+                answer = CacheReset(request_id, self._engine.reset_prefix_cache())
+                self._send(gateway, wire.Reset(answer))
+            case wire.Ping():
+                self._send(gateway, wire.Pong())
+            case wire.Shutdown():
+                self._is_told_to = True
+                self.stop()
+
+    def _obey(self, gateway: bytes, message: wire.Submit | wire.Advise) -> None:
+        match message:
+            case wire.Submit(request):
+                self._engine.add(gateway, request)
+            case wire.Advise(advisory):
+                self._send(gateway, wire.Session(self._engine.advise(advisory)))
 
     def _rest(self) -> None:
         """Blocks until there may be something to do."""
@@ -132,6 +184,9 @@ class EngineServer:
         if self._is_working:
             self._is_working = False
             self._publish_stats()
+        if self._peers is not None and self._peers.num_held:
+            self._link.wait(HELD_MS)
+            return
         if self._link.wait(IDLE_MS if self._is_checked else QUIET_MS):
             return
         if not self._is_checked:
@@ -158,6 +213,8 @@ class EngineServer:
         if gateway in self._gateways:
             logger.info("%s is gone; what it has open is aborted", gateway.decode())
             self._gateways.remove(gateway)
+            if self._peers is not None:
+                self._peers.drop_all(gateway)
             self._engine.abort_all(gateway)
 
     def _stop_if_orphaned(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import select
@@ -28,6 +29,7 @@ class GatewayLink:
 
     def __init__(self, endpoint: str, network: NetworkOptions | None = None) -> None:
         """Binds; raises OSError if it cannot. network: where other machines may connect, too."""
+        self.network = network
         self._listener = listen(endpoint)
         self._alone_since = time.monotonic()
         self.path = Path(endpoint.removeprefix(SCHEME))  # of the socket; removed at the end
@@ -62,6 +64,11 @@ class GatewayLink:
     def wakeup_fileno(self) -> int:
         """A byte written here ends wait(); made for signal.set_wakeup_fd()."""
         return self._wakeup_writer.fileno()
+
+    def wake(self) -> None:
+        """Ends wait(), from any thread; nothing happens once this is closed."""
+        with contextlib.suppress(OSError):  # it is full: a wake-up is under way
+            self._wakeup_writer.send(b"\0")
 
     def wait(self, timeout_ms: int) -> bool:
         """Blocks until receive() has something to do (True), or the time is over or a wake-up came (False)."""

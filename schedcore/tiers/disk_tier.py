@@ -15,7 +15,6 @@ the process.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
 import re
@@ -24,9 +23,9 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-logger = logging.getLogger(__name__)
+from schedcore.tiers.block_digest import Key, block_digest
 
-Key = bytes  # 16 bytes: BlockKey of cpp/core/base/block_key.h
+logger = logging.getLogger(__name__)
 
 BYTES_PER_SECOND = 5e8  # what reading and checking is believed to reach: hashing takes a second per GB
 MAX_SEGMENT_BYTES = 256 << 20
@@ -112,7 +111,7 @@ class DiskTier:
         if num_read != self._record_bytes:
             return False
         magic, found, digest = _RECORD_HEAD.unpack(head)
-        return bool(magic == _RECORD_MAGIC and found == key and digest == _digest(key, into))
+        return bool(magic == _RECORD_MAGIC and found == key and digest == block_digest(key, into))
 
     # ---- writing ----
 
@@ -121,7 +120,7 @@ class DiskTier:
         with self._lock:
             if key in self._places:
                 return []
-        head = _RECORD_HEAD.pack(_RECORD_MAGIC, key, _digest(key, block))
+        head = _RECORD_HEAD.pack(_RECORD_MAGIC, key, block_digest(key, block))
         try:
             dropped = self._make_room()
             segment = self._segments[-1]
@@ -204,10 +203,6 @@ class DiskTier:
             self._segments.clear()
             self._places.clear()
         os.close(self._lock_fd)
-
-
-def _digest(key: Key, block: memoryview) -> bytes:
-    return hashlib.blake2b(block, digest_size=16, key=key).digest()
 
 
 def _lock(path: Path) -> int:

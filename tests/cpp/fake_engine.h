@@ -62,6 +62,8 @@ class FakeEngine {
   int64_t num_step_loaded = 0;  // of these, while their step ran
   int64_t num_fetched = 0;
   int64_t num_lost = 0;
+  int64_t num_pulled = 0;
+  int64_t num_unpulled = 0;
   int64_t num_draft_tokens = 0;
 
   // The tiers: whether a move that is under way ends now, and whether the disk loses the block.
@@ -176,6 +178,14 @@ class FakeEngine {
   }
   size_t num_on_disk() const { return disk_.size(); }
 
+  // A peer has what the disk of `other` has, and says so of it.
+  void take_peer(const FakeEngine& other, int32_t peer) {
+    peer_ = other.disk_;
+    std::vector<BlockKey> keys;
+    for (const auto& [name, content] : peer_) keys.push_back({name.first, name.second});
+    scheduler.note_on_peer(keys, peer);
+  }
+
   // What the request must have answered, computed without any scheduler.
   Tokens expected_output(const FakeRequest& request) const {
     Tokens tokens = request.prompt;
@@ -206,6 +216,7 @@ class FakeEngine {
     int32_t slot;
     Tokens units;
     BlockKey key;
+    int32_t peer;
     Content content;
   };
 
@@ -216,9 +227,14 @@ class FakeEngine {
     CHECK_EQ(plan.moves.units.size(), plan.moves.ids.size() * num_units);
     for (size_t i = 0; i < plan.moves.ids.size(); ++i) {
       const auto units = std::span(plan.moves.units).subspan(i * num_units, num_units);
-      MoveUnderWay move{plan.moves.ids[i],   static_cast<MoveKind>(plan.moves.kinds[i]),
-                        plan.moves.slots[i], {units.begin(), units.end()},
-                        plan.moves.keys[i],  {}};
+      MoveUnderWay move{plan.moves.ids[i],
+                        static_cast<MoveKind>(plan.moves.kinds[i]),
+                        plan.moves.slots[i],
+                        {units.begin(), units.end()},
+                        plan.moves.keys[i],
+                        plan.moves.peers[i],
+                        {}};
+      CHECK(move.peer == kNone || move.kind == MoveKind::kFetch);
       if (move.kind == MoveKind::kSave) {
         for (const int32_t unit : move.units) {
           const auto begin = pool_.begin() + std::ptrdiff_t{unit} * config_.block_size;
@@ -276,6 +292,7 @@ class FakeEngine {
         disk_[name] = host_.at(move.slot);
         return true;
       case MoveKind::kFetch:
+        if (move.peer != kNone) return pull(move);
         if (loses_block() || !disk_.contains(name)) {
           disk_.erase(name);
           ++num_lost;
@@ -286,6 +303,17 @@ class FakeEngine {
         return true;
     }
     return false;
+  }
+
+  bool pull(const MoveUnderWay& move) {
+    const auto found = peer_.find({move.key.low, move.key.high});
+    if (loses_block() || found == peer_.end()) {
+      ++num_unpulled;
+      return false;
+    }
+    ++num_pulled;
+    host_[move.slot] = found->second;
+    return true;
   }
 
   // A draft's tokens are the scheduler's own.
@@ -554,6 +582,7 @@ class FakeEngine {
   std::vector<MoveUnderWay> moves_;
   std::map<int32_t, Content> host_;  // by slot
   std::map<std::pair<uint64_t, uint64_t>, Content> disk_;
+  std::map<std::pair<uint64_t, uint64_t>, Content> peer_;
   std::map<uint64_t, FakeRequest> drafts_;
   std::vector<uint64_t> projected_;
   std::map<Row, uint64_t> request_of_row_;  // the last one

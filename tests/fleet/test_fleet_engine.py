@@ -378,19 +378,26 @@ def test_every_special_figure_is_one_of_the_engines() -> None:
     assert set(EngineStats.__struct_fields__) >= GAUGES | MEANS | LEAST | GREATEST | OF_GATEWAY
 
 
+def chosen(
+    routing: NodeRouting, asked: EngineRequest | Advisory, nodes: dict[str, EngineStats | None], *draining: str
+) -> str | None:
+    found = routing.choose(asked, nodes, draining)
+    return None if found is None else found.node
+
+
 def test_a_session_stays_where_it_is_and_equal_nodes_share_the_rest() -> None:
     routing = NodeRouting("advised", ManualClock())
     for name in ("a", "b"):
         routing.join(name, f"{name}1", INFO)
     nodes = {"a": None, "b": None}
-    home = routing.choose(request(1, session_id="s"), nodes)
+    home = chosen(routing, request(1, session_id="s"), nodes)
     assert home is not None
-    assert {routing.choose(request(i, session_id="s"), nodes) for i in range(2, 6)} == {home}
-    assert routing.choose(Advisory("s", AdvisoryEvent.TYPING), nodes) == home
-    assert {routing.choose(request(i), nodes) for i in range(40)} == {"a", "b"}
+    assert {chosen(routing, request(i, session_id="s"), nodes) for i in range(2, 6)} == {home}
+    assert chosen(routing, Advisory("s", AdvisoryEvent.TYPING), nodes) == home
+    assert {chosen(routing, request(i), nodes) for i in range(40)} == {"a", "b"}
     other = "a" if home == "b" else "b"
-    assert routing.choose(request(50, session_id="s"), {other: None}) == other
-    assert routing.choose(request(51), {}) is None
+    assert chosen(routing, request(50, session_id="s"), {other: None}) == other
+    assert chosen(routing, request(51), {}) is None
     assert sum(routing.num_routed.values()) == 46
 
 
@@ -399,7 +406,7 @@ def test_nothing_is_known_of_a_new_incarnation() -> None:
     for name in ("a", "b"):
         routing.join(name, f"{name}1", INFO)
     nodes = {"a": None, "b": None}
-    home = routing.choose(request(1, session_id="s"), nodes)
+    home = chosen(routing, request(1, session_id="s"), nodes)
     assert home is not None
     routing.join(home, "another", INFO)
     assert not routing._table.session_nodes(session_digest("", "", "s"))
@@ -410,4 +417,29 @@ def test_what_an_engine_reports_moves_requests_elsewhere() -> None:
     for name in ("a", "b"):
         routing.join(name, f"{name}1", INFO)
     busy = some_stats(num_waiting=[50, 0, 0])
-    assert {routing.choose(request(i), {"a": busy, "b": None}) for i in range(10)} == {"b"}
+    assert {chosen(routing, request(i), {"a": busy, "b": None}) for i in range(10)} == {"b"}
+
+
+def test_a_session_that_moves_brings_the_name_of_who_has_it() -> None:
+    routing = NodeRouting("round_robin", ManualClock())
+    speed = {"latency_form": "corrected", "latency_coefficients": {"step_base": 0.01, "prefill_token": 0.01}}
+    info = msgspec.structs.replace(INFO, block_bytes=1 << 20, **speed)
+    for name in ("a", "b"):
+        routing.join(name, f"{name}1", info, name, gives_blocks=True)
+    nodes: dict[str, EngineStats | None] = {"a": None, "b": None}
+    asked = EngineRequest(1, [1] * 2000, 5, session_id="s")
+    home = chosen(routing, asked, nodes)
+    other = "b" if home == "a" else "a"
+    assert routing.holders(Advisory("s", AdvisoryEvent.QUERY)) == [home]
+    moved = [routing.choose(Advisory("s", AdvisoryEvent.TYPING), nodes) for _ in range(2)]
+    assert {(found.node, found.source) for found in moved if found is not None} >= {(other, home)}
+    assert set(routing.holders(Advisory("s", AdvisoryEvent.QUERY))) == {home, other}
+    first = chosen(routing, EngineRequest(2, [3] * 2000, 5, session_id="t"), nodes) or ""
+    left = "b" if first == "a" else "a"
+    drained = routing.choose(EngineRequest(3, [3] * 2100, 5, session_id="t"), {left: None}, [first])
+    assert drained is not None
+    assert (drained.node, drained.source) == (left, first)
+    assert routing.holders(Advisory("t", AdvisoryEvent.QUERY))[0] == left
+    alone = routing.choose(EngineRequest(4, [2] * 2000, 5, session_id="new"), nodes)
+    assert alone is not None
+    assert alone.source is None

@@ -14,7 +14,7 @@ from pathlib import Path
 CORPUS = Path(__file__).parent / "corpus"
 NAMES = (
     *("requests", "http", "forms", "webhooks", "traces", "options", "frames", "disk_tier", "weights", "checkpoints"),
-    "calls",
+    *("calls", "block_frames"),
 )
 
 

@@ -119,7 +119,7 @@ def test_views_are_read_only_and_of_the_declared_types() -> None:
                 assert array.dtype == types.get(name, np.int32), name
                 assert not array.flags.writeable
                 assert array.size == 0 or not array.flags.owndata
-    assert num_arrays == 14 + 4 + 2 + 5 + 5  # of tokens and sequences, forms, copies, moves, the output
+    assert num_arrays == 14 + 4 + 2 + 6 + 5  # of tokens and sequences, forms, copies, moves, the output
 
 
 def test_steady_decoding_makes_no_new_views() -> None:
@@ -193,6 +193,7 @@ def test_statistics_are_those_of_engine_stats() -> None:
     stats = Scheduler(small()).stats()
     of_the_engine = {"step_seconds", "schedule_seconds", "commit_seconds", "execute_seconds"}
     of_the_engine |= {"block_bytes", "disk_bytes", "max_disk_bytes"}
+    of_the_engine |= {"pull_seconds", "num_given_blocks", "num_refused_peers", "num_session_moves"}
     of_other_engines = {"servers", "num_retries"}  # gateway/stock
     of_other_engines |= {"nodes", "num_routed", "num_stale_incarnations", "num_desired_nodes"}  # gateway/fleet
     assert set(stats) == set(EngineStats.__struct_fields__) - of_the_engine - of_other_engines

@@ -221,6 +221,7 @@ class Engine:
             **self._core.stats(),
             disk_bytes=self._tiers.disk_bytes,
             max_disk_bytes=self._tiers.max_disk_bytes,
+            **self._tiers.peer_counts(),
             block_bytes=self._limits.block_bytes,
             step_seconds=times.step,
             schedule_seconds=times.schedule,

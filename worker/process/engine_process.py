@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import secrets
 import signal
 import time
 from pathlib import Path
@@ -29,6 +30,7 @@ from worker.calibration.first_estimate import first_estimate
 from worker.calibration.step_costs import step_costs
 from worker.forms.cache_forms import form_settings
 from worker.process.engine import Engine, EngineLimits
+from worker.process.peer_setup import PeerOptions, open_peers
 from worker.process.tier_setup import (
     block_bytes,
     core_estimates,
@@ -38,6 +40,7 @@ from worker.process.tier_setup import (
     open_tiers,
 )
 from worker.runner.loaded_runner import LoadedRunner, load_runner
+from worker.tiers.engine_peers import EnginePeers
 from worker.tiers.engine_tiers import EngineTiers, NoTiers
 from worker.tiers.tier_mover import TierMover
 
@@ -51,13 +54,14 @@ FAREWELL_MS = 1000  # that a gateway may take to say Hello to an engine that cou
 def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: IsOrphaned) -> int:
     """Exit status: 0 stopped, 1 failed. started: time.monotonic() of the process's start."""
     try:
-        engine, info, loaded = _build(config, started)
+        incarnation = secrets.token_hex(16)
+        engine, info, loaded, peers = _build(config, started, _peer_options(link, incarnation))
     except Exception as error:
         is_expected = isinstance(error, WorkerError | ModelNotFoundError | ValueError)
         logger.error("the engine cannot start: %s", error, exc_info=not is_expected)
         link.say_farewell(f"the engine cannot start: {error}")
         return 1
-    server = EngineServer(engine, link, info, time.monotonic, is_orphaned=is_orphaned)
+    server = EngineServer(engine, link, info, time.monotonic, is_orphaned, incarnation, peers)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     signal.set_wakeup_fd(link.wakeup_fileno, warn_on_full_buffer=False)
     logger.info("ready: %s", msgspec.json.encode(info).decode())
@@ -78,10 +82,26 @@ def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: 
 
 def build_engine(config: EngineConfig, started: float) -> tuple[Engine, EngineInfo]:
     """Raises WorkerError, ModelNotFoundError or ValueError for a wrong configuration or checkpoint."""
-    return _build(config, started)[:2]
+    return _build(config, started, None)[:2]
 
 
-def _build(config: EngineConfig, started: float) -> tuple[Engine, EngineInfo, LoadedRunner]:
+def build_peered_engine(config: EngineConfig, started: float, options: PeerOptions) -> tuple[Engine, EnginePeers]:
+    """The same of an engine that has peers, and a host tier for them."""
+    engine, _, _, peers = _build(config, started, options)
+    assert peers is not None
+    return engine, peers
+
+
+def _peer_options(link: GatewayLink, incarnation: str) -> PeerOptions | None:
+    network = link.network
+    if network is None or network.blocks is None:
+        return None
+    return PeerOptions(network.blocks, network.tls, incarnation, link.wake)
+
+
+def _build(
+    config: EngineConfig, started: float, options: PeerOptions | None
+) -> tuple[Engine, EngineInfo, LoadedRunner, EnginePeers | None]:
     if config.decision_record is not None:
         check_new(Path(config.decision_record))
     profile = None if config.latency_profile is None else read_profile(Path(config.latency_profile))
@@ -95,12 +115,14 @@ def _build(config: EngineConfig, started: float) -> tuple[Engine, EngineInfo, Lo
         block_bytes=block_bytes(loaded),
     )
     mover = open_tiers(config, loaded)
-    recipe = _core_recipe(config, loaded, profile, mover)
+    recipe = _core_recipe(config, loaded, profile, mover, has_peers=options is not None)
     core = _make_core(config, recipe)
-    tiers = NoTiers() if mover is None else EngineTiers(core, mover)
-    sessions = open_sessions(config, mover, core, recipe.argument("config", "cache_fingerprint"))
+    fingerprint = recipe.argument("config", "cache_fingerprint")
+    peers = open_peers(options, mover, core, fingerprint, config.block_size)
+    tiers = NoTiers() if mover is None else EngineTiers(core, mover, peers)
+    sessions = open_sessions(config, mover, core, fingerprint)
     engine = Engine(core, loaded.runner, limits, time.monotonic, tiers, sessions, loaded.grammars)
-    return engine, _describe(config, loaded, mover, recipe, started), loaded
+    return engine, _describe(config, loaded, mover, recipe, started), loaded, peers
 
 
 def _make_core(config: EngineConfig, recipe: Recipe) -> Scheduler:
@@ -113,7 +135,12 @@ def _make_core(config: EngineConfig, recipe: Recipe) -> Scheduler:
 
 
 def _core_recipe(
-    config: EngineConfig, loaded: LoadedRunner, profile: LatencyProfile | None, mover: TierMover | None
+    config: EngineConfig,
+    loaded: LoadedRunner,
+    profile: LatencyProfile | None,
+    mover: TierMover | None,
+    *,
+    has_peers: bool,
 ) -> Recipe:
     memory = loaded.memory
     settings = Recipe(
@@ -136,7 +163,7 @@ def _core_recipe(
             "max_decode_step_ms": config.max_decode_step_ms or 0.0,
             "max_offline_step_ms": config.max_offline_step_ms,
             "refine_latency": True,
-            **core_settings(config, loaded, mover),
+            **core_settings(config, loaded, mover, has_peers=has_peers),
             **form_settings(config, loaded.config),
             # Last: what was asked for by name counts.
             **parse_scheduler_options(config.scheduler_options, enable_chunked_prefill=config.enable_chunked_prefill),
@@ -196,6 +223,8 @@ def _describe(
         max_ttft_ms=config.max_ttft_ms or None,
         host_cache_bytes=0 if mover is None else mover.host.num_slots * mover.host.block_bytes,
         host_keeps_sessions_only=keeps_sessions_only(config),
+        block_bytes=block_bytes(loaded),
+        restore_bytes_per_second=0.0 if mover is None else recipe.argument("estimates", "host_bytes_per_second"),
         cudagraph_sizes=loaded.graph_sizes,
         has_grammars=loaded.grammars.has_vocabulary,
         latency_form=recipe.argument("estimates", "latency", "form"),

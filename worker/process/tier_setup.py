@@ -64,7 +64,9 @@ def keeps_sessions_only(config: EngineConfig) -> bool:
     return not is_asked_for and not config.partial_caching
 
 
-def core_settings(config: EngineConfig, loaded: LoadedRunner, mover: TierMover | None) -> dict[str, Any]:
+def core_settings(
+    config: EngineConfig, loaded: LoadedRunner, mover: TierMover | None, *, has_peers: bool
+) -> dict[str, Any]:
     """Fields of SchedulerConfig."""
     if mover is None:
         return {}
@@ -81,7 +83,7 @@ def core_settings(config: EngineConfig, loaded: LoadedRunner, mover: TierMover |
         "restore": config.restore,
         "save_sessions_only": keeps_sessions_only(config),
         "overlap_restores": config.overlap_restores,
-        "cache_fingerprint": cache_fingerprint(loaded.folder, layout),
+        "cache_fingerprint": cache_fingerprint(loaded.folder, layout, is_portable=has_peers),
     }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import numpy as np
+from typing import Any, Protocol
 
 from schedcore._core import BatchPlan, Scheduler
 from schedcore.api.types import NUM_TIERS
+from worker.tiers.engine_peers import EnginePeers
 from worker.tiers.tier_mover import TierMover
+from worker.tiers.tier_moves import key_array
 
 WAIT_SECONDS = 0.005  # for a move while there is nothing else to do; messages wait no longer
 
@@ -32,6 +32,9 @@ class Tiers(Protocol):
     def disk_bytes(self) -> int: ...
     @property
     def max_disk_bytes(self) -> int: ...
+    def peer_counts(self) -> dict[str, Any]:
+        """Fields of EngineStats."""
+
     def close(self) -> None: ...
 
 
@@ -52,16 +55,19 @@ class NoTiers:
     def finish_step(self) -> None:
         pass
 
+    def peer_counts(self) -> dict[str, Any]:
+        return {}
+
     def close(self) -> None:
         pass
 
 
 class EngineTiers:
-    def __init__(self, core: Scheduler, mover: TierMover) -> None:
-        """Tells the core what the disk has from an earlier life."""
-        self._core, self._mover = core, mover
+    def __init__(self, core: Scheduler, mover: TierMover, peers: EnginePeers | None = None) -> None:
+        """Tells the core what the disk has from an earlier life. peers: None: nothing comes from other engines."""
+        self._core, self._mover, self._peers = core, mover, peers
         if mover.disk is not None:
-            core.note_on_disk(_key_array(mover.disk.all_keys()))
+            core.note_on_disk(key_array(mover.disk.all_keys()))
 
     def begin(self, plan: BatchPlan) -> None:
         self._mover.begin(plan)
@@ -70,6 +76,8 @@ class EngineTiers:
         self._mover.finish_step()
 
     def report(self) -> None:
+        if self._peers is not None:
+            self._peers.serve()
         ends = self._mover.take_ends()
         if not ends:
             return
@@ -77,7 +85,7 @@ class EngineTiers:
         self._core.complete_moves(done, [end.move_id for end in ends if not end.is_done])
         dropped = [key for end in ends for key in end.dropped or ()]
         if dropped:
-            self._core.forget_on_disk(_key_array(dropped))
+            self._core.forget_on_disk(key_array(dropped))
 
     def wait(self) -> bool:
         if not self._core.has_moves():
@@ -93,7 +101,12 @@ class EngineTiers:
     def max_disk_bytes(self) -> int:
         return 0 if self._mover.disk is None else self._mover.disk.max_bytes
 
+    def peer_counts(self) -> dict[str, Any]:
+        return {} if self._peers is None else self._peers.counts()
+
     def close(self) -> None:
+        if self._peers is not None:
+            self._peers.close()
         self._mover.close()
 
 
@@ -101,7 +114,3 @@ def tier_bytes(tier_tokens: list[int], block_size: int, bytes_per_block: int) ->
     """Tokens per tier come in complete blocks."""
     assert len(tier_tokens) == NUM_TIERS
     return [tokens // block_size * bytes_per_block for tokens in tier_tokens]
-
-
-def _key_array(keys: list[bytes]) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
-    return np.frombuffer(b"".join(keys), np.uint64).reshape(-1, 2)

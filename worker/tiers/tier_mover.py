@@ -5,7 +5,7 @@ Each kind has a thread of its own, so that none waits for another; copying and h
 - Saves read the device as it was before the step. On CPU they are copied while the step runs (write_behind.py); on
   CUDA they are gathered on the device, in the order of the compute stream, and leave it afterwards.
 - Step loads come layer group by layer group. The step waits for each where it first reads it (ops.wait_for_units()).
-- Loads, stores and fetches take their time.
+- Loads, stores and fetches take their time; those from peers most (peer_pulls.py).
 - Uncached tokens are loaded by the step that needs them (worker/forms/layer_copies.py).
 """
 
@@ -21,6 +21,7 @@ from worker import ops
 from worker.batch.paged_pool import ALL_LANDED, PagedPool
 from worker.tiers.host_tier import HostTier
 from worker.tiers.move_thread import Ends, MoveThread
+from worker.tiers.peer_pulls import PeerPulls
 from worker.tiers.tier_copies import CpuCopies, CudaCopies, TierCopies
 from worker.tiers.tier_moves import MoveEnd, Moves, moves_by_kind
 
@@ -31,6 +32,7 @@ class TierMover:
     """begin(), finish_step(), take_ends() and wait() are the engine loop's."""
 
     def __init__(self, pool: PagedPool, host: HostTier, disk: DiskTier | None) -> None:
+        self.pulls: PeerPulls | None = None  # set once, before the first plan; None: no plan has fetches from peers
         self._pool, self.host, self.disk = pool, host, disk
         self._ends: Ends = queue.SimpleQueue()
         self._held: MoveEnd | BaseException | None = None
@@ -60,7 +62,7 @@ class TierMover:
         if MoveKind.STORE in moves:
             self._writer.put(partial(self._store, moves[MoveKind.STORE]))
         if MoveKind.FETCH in moves:
-            self._reader.put(partial(self._fetch, moves[MoveKind.FETCH]))
+            self._begin_fetches(moves[MoveKind.FETCH])
 
     def finish_step(self) -> None:
         """Call when a plan has been executed, before its tokens are used. Raises what kept units from landing."""
@@ -95,6 +97,8 @@ class TierMover:
 
     def close(self) -> None:
         """Ends what was begun, then the threads."""
+        if self.pulls is not None:
+            self.pulls.close()
         self._copies.close()
         for thread in (self._loader, self._lander, self._writer, self._reader):
             thread.close()
@@ -102,6 +106,14 @@ class TierMover:
             self._pool.arrivals.copy_engine.close()
         if self.disk is not None:
             self.disk.close()
+
+    def _begin_fetches(self, moves: Moves) -> None:
+        for peer, fetched in moves.by_peer():
+            if peer < 0:
+                self._reader.put(partial(self._fetch, fetched))
+            else:
+                assert self.pulls is not None
+                self.pulls.begin(fetched, peer, self._ends)
 
     # ---- tasks of the threads ----
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from schedcore._core import BatchPlan
-from schedcore.tiers.disk_tier import Key
+from schedcore.tiers.block_digest import Key
 
 Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
 Units = npt.NDArray[np.int32] | Int64
 
 
@@ -32,6 +33,7 @@ class Moves:
     slots: Int64  # [n], on the host
     units: Int64  # [n, units_per_block], on the device; of saves and loads
     keys: list[Key]
+    peers: Int64  # [n], whom fetches are from; -1: the disk
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -40,7 +42,14 @@ class Moves:
         """The same, at most `size` at a time."""
         for i in range(0, len(self), size):
             part = slice(i, i + size)
-            yield Moves(self.ids[part], self.slots[part], self.units[part], self.keys[part])
+            yield Moves(self.ids[part], self.slots[part], self.units[part], self.keys[part], self.peers[part])
+
+    def by_peer(self) -> Iterator[tuple[int, Moves]]:
+        """The same, those of each peer together."""
+        for peer in np.unique(self.peers).tolist():
+            chosen = np.flatnonzero(self.peers == peer)
+            ids, keys = [self.ids[i] for i in chosen], [self.keys[i] for i in chosen]
+            yield peer, Moves(ids, self.slots[chosen], self.units[chosen], keys, self.peers[chosen])
 
     def done(self) -> list[MoveEnd]:
         return [MoveEnd(move_id, True) for move_id in self.ids]
@@ -52,8 +61,15 @@ def moves_by_kind(plan: BatchPlan) -> dict[int, Moves]:
     slots = plan.move_slots.astype(np.int64)
     units = plan.move_units.reshape(len(ids), -1).astype(np.int64)
     keys = plan.move_keys
+    peers = plan.move_peers.astype(np.int64)
     found = {}
     for kind in np.unique(kinds).tolist():
         chosen = np.flatnonzero(kinds == kind)
-        found[kind] = Moves(ids[chosen].tolist(), slots[chosen], units[chosen], [keys[i].tobytes() for i in chosen])
+        names = [keys[i].tobytes() for i in chosen]
+        found[kind] = Moves(ids[chosen].tolist(), slots[chosen], units[chosen], names, peers[chosen])
     return found
+
+
+def key_array(keys: Sequence[Key]) -> UInt64:
+    """[n, 2]"""
+    return np.frombuffer(b"".join(keys), np.uint64).reshape(-1, 2)

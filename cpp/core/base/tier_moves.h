@@ -13,7 +13,7 @@ enum class MoveKind : int32_t {
   kSave = 0,      // device -> host
   kLoad = 1,      // host -> device
   kStore = 2,     // host -> disk
-  kFetch = 3,     // disk -> host
+  kFetch = 3,     // disk, or a peer's host -> host
   kStepLoad = 4,  // host -> device, for the step of this plan
 };
 
@@ -27,7 +27,8 @@ struct TierMoves {
   std::vector<int32_t> kinds;  // MoveKind
   std::vector<int32_t> slots;  // on the host
   std::vector<int32_t> units;  // [num_moves][units_per_block]: of saves and loads; kNone for the others
-  std::vector<BlockKey> keys;  // names on disk
+  std::vector<int32_t> peers;  // whom a fetch is from; kNone: the disk
+  std::vector<BlockKey> keys;  // names on disk, and at peers
   int32_t num_step_loads = 0;  // of the moves
 };
 

@@ -134,6 +134,27 @@ class Scheduler {
   void note_on_disk(std::span<const BlockKey> keys) { state_.tiers.note_on_disk(keys); }
   void forget_on_disk(std::span<const BlockKey> keys) { state_.tiers.forget_on_disk(keys); }
 
+  // Peers: engines on other machines, by numbers that the caller gives. See tiers.h.
+  static constexpr int32_t kMaxPeers = Tiers::kMaxPeers;
+  void note_on_peer(std::span<const BlockKey> keys, int32_t peer) { state_.tiers.note_on_peer(keys, peer); }
+  void forget_peer(int32_t peer) { state_.tiers.forget_peer(peer); }
+  void note_peer_rate(int32_t peer, double bytes_per_second) { state_.tiers.note_peer_rate(peer, bytes_per_second); }
+  void lend(std::span<const BlockKey> keys, std::vector<int32_t>* slots) { state_.tiers.lend(keys, slots); }
+  void take_back(std::span<const BlockKey> keys) { state_.tiers.take_back(keys); }
+  bool has_in_tiers(const BlockKey& key) const {
+    const EntryId entry = state_.tiers.index().find(key);
+    return entry != kNone && (state_.tiers.index().is_on_host(entry) || state_.tiers.index().is_on_disk(entry));
+  }
+  bool has_tiers() const { return state_.tiers.is_enabled(); }
+  bool adopt_session(const SessionName& name, std::span<const int32_t> tokens) {
+    return announcements_.adopt(name, tokens);
+  }
+  int32_t pull_session(const SessionName& name) { return announcements_.pull(name); }
+  template <typename Visit>
+  void visit_recent_sessions(int32_t max, Visit visit) const {
+    announcements_.visit_recent(max, visit);
+  }
+
   // Announces a session's next request, takes that back, or only asks. An unknown session is left unknown, and costs
   // nothing. At any time between two calls.
   SessionState advise(const AdvisorySpec& spec, double now) { return announcements_.advise(spec, now); }

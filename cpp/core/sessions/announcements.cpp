@@ -50,15 +50,44 @@ SessionId Announcements::add_making_room(const SessionName& name) {
   return sessions_.add(name);
 }
 
-bool Announcements::remember(const SessionName& name, std::span<const int32_t> tokens) {
+bool Announcements::could_compute(const SessionName& name, std::span<const int32_t> tokens) const {
   const bool is_negative = std::ranges::any_of(tokens, [](int32_t token) { return token < 0; });
   if (name.id.empty() || tokens.empty() || is_negative) return false;
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   if (num_tokens >= config_.max_model_len) return false;
-  if (config_.blocks_for(static_cast<int32_t>(num_tokens) + 1) > memory_.num_kv_blocks()) return false;
-  if (sessions_.peek(name) != kNone) return false;
+  return config_.blocks_for(static_cast<int32_t>(num_tokens) + 1) <= memory_.num_kv_blocks();
+}
+
+bool Announcements::remember(const SessionName& name, std::span<const int32_t> tokens) {
+  if (!could_compute(name, tokens) || sessions_.peek(name) != kNone) return false;
   sessions_[add_making_room(name)].tokens.assign(tokens.begin(), tokens.end());
   return true;
+}
+
+bool Announcements::adopt(const SessionName& name, std::span<const int32_t> tokens) {
+  if (!could_compute(name, tokens)) return false;
+  SessionId id = sessions_.find(name);
+  if (id == kNone) id = add_making_room(name);
+  Session& session = sessions_[id];
+  session.tokens.assign(tokens.begin(), tokens.end());
+  if (session.is_leased) retarget(id);
+  return true;
+}
+
+int32_t Announcements::pull(const SessionName& name) {
+  const SessionId id = sessions_.find(name);
+  if (id == kNone || !tiers_.is_enabled() || !config_.restores_from_tiers() || sessions_[id].is_restoring) return 0;
+  Session& session = sessions_[id];
+  const auto target = session.target(config_.block_size);
+  std::vector<BlockKey> keys;
+  append_block_keys(root_key(config_.cache_fingerprint, session.salt), target, config_.block_size, &keys);
+  const int32_t num_cached = memory_.num_cached_blocks(session.salt, target);
+  const Tiers::Extent extent = tiers_.find(keys, num_cached);
+  const auto wanted = std::span<const BlockKey>(keys).subspan(num_cached, extent.num_blocks);
+  const int32_t num_moves = tiers_.fetch(wanted, {true, id, session.serial});
+  session.is_restoring = num_moves > 0;
+  session.is_pulling = num_moves > 0 && extent.num_on_peers > 0;
+  return num_moves;
 }
 
 std::span<const int32_t> Announcements::tokens(const SessionName& name) const {
@@ -74,6 +103,10 @@ Session* Announcements::session_of(Slot slot) {
 bool Announcements::is_restoring(Slot slot) const {
   const OfRequest of = of_[slot];
   return sessions_.is_live(of.session, of.serial) && sessions_[of.session].is_restoring;
+}
+
+bool Announcements::is_pulling(Slot slot) const {
+  return is_restoring(slot) && sessions_[of_[slot].session].is_pulling;
 }
 
 // From here on the request itself keeps what was leased for it.
@@ -220,7 +253,9 @@ void Announcements::report(const Session& session, double now, SessionState* rep
     for (const BlockKey& key : std::span(keys).subspan(num_cached)) {
       const EntryId entry = tiers_.index().find(key);
       if (entry == kNone) continue;
-      report->tier_tokens[tiers_.index().host_slot(entry) != kNone ? 1 : 2] += config_.block_size;
+      const bool is_on_host = tiers_.index().host_slot(entry) != kNone;
+      if (!is_on_host && !tiers_.index().is_on_disk(entry)) continue;  // a peer has it, which is no tier of ours
+      report->tier_tokens[is_on_host ? 1 : 2] += config_.block_size;
     }
   }
   if (session.is_leased) report->lease_seconds = std::max(0.0, session.lease_end - now);
@@ -275,6 +310,7 @@ bool Announcements::restore(SessionId id, int32_t num_cached) {
     ++session.num_restores;
     tiers_.touch(keys.first(num_cached + extent.num_blocks));
     session.is_restoring = tiers_.fetch(keys.subspan(num_cached, extent.num_blocks), owner) > 0;
+    session.is_pulling = session.is_restoring && extent.num_on_peers > 0;
     return true;
   }
   if (way == RestoreWay::kNone) return false;
@@ -291,7 +327,8 @@ bool Announcements::restore(SessionId id, int32_t num_cached) {
 }
 
 void Announcements::end_restore(const RestoreOwner& owner) {
-  if (sessions_.is_live(owner.index, owner.serial)) sessions_[owner.index].is_restoring = false;
+  if (!sessions_.is_live(owner.index, owner.serial)) return;
+  sessions_[owner.index].is_restoring = sessions_[owner.index].is_pulling = false;
 }
 
 // ---- drafts ----

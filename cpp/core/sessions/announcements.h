@@ -75,6 +75,19 @@ class Announcements {
   // these tokens: there is none, one is negative, or they exceed max_model_len or the pool.
   bool remember(const SessionName& name, std::span<const int32_t> tokens);
 
+  // A session that a peer knows better, and the tokens of its last request there; otherwise as remember().
+  bool adopt(const SessionName& name, std::span<const int32_t> tokens);
+
+  // Brings what other tiers have of a session's last request to the host, without an announcement; returns how many
+  // blocks are under way for that.
+  int32_t pull(const SessionName& name);
+
+  // Calls visit(name) for each session, `max` at most: those of whom has most first, of each the most recently used.
+  template <typename Visit>
+  void visit_recent(int32_t max, Visit visit) const {
+    sessions_.visit_recent(max, visit);
+  }
+
   // What the session's last request has computed, until the next call that changes sessions; empty if it is unknown, or
   // none has ended. The session does not count as used.
   std::span<const int32_t> tokens(const SessionName& name) const;
@@ -88,6 +101,7 @@ class Announcements {
   void on_ended(Slot slot);
   bool is_of_session(Slot slot) const { return of_[slot].session != kNone; }  // a request, or a draft
   bool is_restoring(Slot slot) const;  // moves are under way for the request's session
+  bool is_pulling(Slot slot) const;    // and some of them are from a peer
 
   // ---- steps ----
 
@@ -116,6 +130,7 @@ class Announcements {
 
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
+  bool could_compute(const SessionName& name, std::span<const int32_t> tokens) const;
   SessionId add_making_room(const SessionName& name);
   Session* session_of(Slot slot);
   bool set_draft(Session* session, std::span<const int32_t> draft);

@@ -46,6 +46,7 @@ SessionId SessionTable::add(const SessionName& name) {
   session = Session{};
   session.key = key_of(name);
   session.salt = name.salt;
+  session.id_size = name.id.size();
   session.serial = next_serial_++;
   session.tenant = tenant_of(name.tenant);
   session.is_live = true;

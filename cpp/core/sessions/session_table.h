@@ -35,6 +35,7 @@ struct SessionName {
 struct Session {
   std::string key;  // in the table's index
   std::string salt;
+  size_t id_size = 0;           // of the session's id, with which the key ends
   uint64_t serial = 0;          // unique over all sessions ever
   std::vector<int32_t> tokens;  // of its last request, as far as they were computed
 
@@ -48,6 +49,7 @@ struct Session {
   int32_t lease_weight = 0;         // with which they count it
   bool is_active = false;           // there may be something to do for it in the next steps
   bool is_restoring = false;        // moves are under way for it
+  bool is_pulling = false;          // and some of them are from a peer
   int32_t num_restores = 0;         // of this announcement
   Slot draft_slot = kNone;          // that computes the draft
   int64_t num_prepared_tokens = 0;  // restored or computed for it, and not used yet
@@ -95,6 +97,20 @@ class SessionTable {
   }
   int32_t size() const { return static_cast<int32_t>(index_.size()); }
   SessionId end() const { return static_cast<SessionId>(sessions_.size()); }  // ids are below it
+
+  // Calls visit(name) for `max` sessions at most, tenant by tenant, the most recently used first.
+  template <typename Visit>
+  void visit_recent(int32_t max, Visit visit) const {
+    for (const Standing& standing : standings_) {
+      const Tenant& tenant = tenants_[standing.tenant];
+      for (SessionId id = tenant.newest; id != kNone && max > 0; id = sessions_[id].older, --max) {
+        const Session& session = sessions_[id];
+        const std::string_view key = session.key;
+        const size_t num_before = key.size() - session.id_size;
+        visit(SessionName{tenant.name, session.salt, key.substr(num_before)});
+      }
+    }
+  }
 
   // Throws CoreError on the first broken invariant. O(sessions).
   void check_invariants() const;

@@ -20,7 +20,7 @@ SchedulerState::SchedulerState(const SchedulerConfig& config, const Estimates& e
       estimates(estimates),
       output_forecast(config.length_quantile),
       memory(config, policy->has_task_aware_eviction()),
-      tiers(config, &memory) {
+      tiers(config, &memory, estimates.unit_bytes) {
   if (policy->needs_offline_queue()) offline = std::make_unique<OfflineQueue>(this->config, &requests, &memory);
   this->estimates.margin.set_quantile(config.deadline_quantile);
   running.reserve(config.max_num_seqs);

@@ -56,7 +56,7 @@ void TierIndex::grow() {
 
 void TierIndex::remove_if_empty(EntryId entry) {
   Entry& e = entries_[entry];
-  if (e.host_slot != kNone || e.is_on_disk) return;
+  if (e.host_slot != kNone || e.is_on_disk || e.peer != kNone) return;
   EntryId* link = &buckets_[bucket_of(e.key)];
   while (*link != entry) link = &entries_[*link].next_in_bucket;
   *link = e.next_in_bucket;
@@ -132,6 +132,39 @@ void TierIndex::clear_on_disk(const BlockKey& key) {
   remove_if_empty(entry);
 }
 
+void TierIndex::set_on_peer(const BlockKey& key, int32_t peer) {
+  HOCKET_CHECK(peer >= 0, "a peer has no number");
+  const EntryId entry = find_or_add(key);
+  Entry& e = entries_[entry];
+  if (e.peer != kNone) {
+    unlink(&remote_, entry);
+  } else if (++num_on_peers_ > max_on_peers()) {
+    drop_peer(remote_.oldest);
+  }
+  e.peer = peer;
+  append(&remote_, entry);
+}
+
+void TierIndex::clear_on_peer(const BlockKey& key) {
+  const EntryId entry = find(key);
+  if (entry != kNone && entries_[entry].peer != kNone) drop_peer(entry);
+}
+
+void TierIndex::clear_peer(int32_t peer) {
+  for (EntryId entry = remote_.oldest; entry != kNone;) {
+    const EntryId newer = entries_[entry].remote.newer;
+    if (entries_[entry].peer == peer) drop_peer(entry);
+    entry = newer;
+  }
+}
+
+void TierIndex::drop_peer(EntryId entry) {
+  unlink(&remote_, entry);
+  entries_[entry].peer = kNone;
+  --num_on_peers_;
+  remove_if_empty(entry);
+}
+
 void TierIndex::queue_write(EntryId entry) {
   Entry& e = entries_[entry];
   HOCKET_CHECK(is_on_host(entry), "what is to be written is not on the host");
@@ -173,13 +206,13 @@ int32_t TierIndex::count(const List& list) const {
 }
 
 void TierIndex::check_invariants() const {
-  int32_t num_taken = 0, num_idle = 0, num_unwritten = 0, num_live = 0;
+  int32_t num_taken = 0, num_idle = 0, num_unwritten = 0, num_remote = 0, num_live = 0;
   for (EntryId id = 0; id < static_cast<EntryId>(entries_.size()); ++id) {
     const Entry& e = entries_[id];
     if (!e.is_live) continue;
     ++num_live;
     HOCKET_CHECK(find(e.key) == id, "an entry is not found by its key");
-    HOCKET_CHECK(e.host_slot != kNone || e.is_on_disk, "an entry is of no use");
+    HOCKET_CHECK(e.host_slot != kNone || e.is_on_disk || e.peer != kNone, "an entry is of no use");
     HOCKET_CHECK(e.host_slot == kNone || entry_of_slot_[e.host_slot] == id, "a slot is another entry's");
     HOCKET_CHECK(e.host_slot != kNone || (!e.is_arriving && !e.is_unwritten && e.num_readers == 0),
                  "an entry without a copy is in use");
@@ -187,10 +220,13 @@ void TierIndex::check_invariants() const {
     num_taken += e.host_slot != kNone;
     num_idle += is_on_host(id) && e.num_readers == 0;
     num_unwritten += e.is_unwritten;
+    num_remote += e.peer != kNone;
   }
   HOCKET_CHECK(num_live + free_entries_.size() == entries_.size(), "entries are lost");
   HOCKET_CHECK(num_taken + num_free_slots() == num_slots(), "free + taken slots differ from the total");
   HOCKET_CHECK(count(idle_) == num_idle && count(unwritten_) == num_unwritten, "a list differs from its entries");
+  HOCKET_CHECK(count(remote_) == num_remote && num_remote == num_on_peers_ && num_remote <= max_on_peers(),
+               "what peers have is miscounted");
 }
 
 }  // namespace hocket

@@ -6,11 +6,13 @@
 
 namespace hocket {
 
-Tiers::Tiers(const SchedulerConfig& config, DeviceMemory* memory)
+Tiers::Tiers(const SchedulerConfig& config, DeviceMemory* memory, double unit_bytes)
     : block_size_(config.block_size),
+      block_bytes_(unit_bytes * config.units_per_block()),
       enable_disk_(config.enable_disk),
       memory_(*memory),
       index_(config.num_host_blocks) {
+  peer_bytes_per_second_.fill(kPeerBytesPerSecond);
   // Every block of a step may complete and be saved, while that of the step before is not reported yet.
   const auto num_saves =
       static_cast<size_t>(config.max_num_batched_tokens / config.block_size + config.max_num_seqs + 1);
@@ -48,9 +50,14 @@ Tiers::Extent Tiers::find(std::span<const BlockKey> keys, int32_t begin) const {
     const bool is_on_host = index_.is_on_host(entry);
     if (!is_on_host && index_.is_arriving(entry)) {
       extent.is_arriving = true;
+      if (extent.peer == kNone) extent.peer = index_.peer(entry);
       break;
     }
-    if (!is_on_host && !index_.is_on_disk(entry)) break;
+    if (!is_on_host && !index_.is_on_disk(entry)) {
+      if (index_.peer(entry) == kNone) break;
+      if (extent.peer == kNone) extent.peer = index_.peer(entry);
+      ++extent.num_on_peers;
+    }
     if (is_on_host && extent.num_on_host == extent.num_blocks) ++extent.num_on_host;
     ++extent.num_blocks;
   }
@@ -103,7 +110,7 @@ int32_t Tiers::fetch(std::span<const BlockKey> keys, RestoreOwner owner) {
     const EntryId entry = index_.take_slot(key);
     if (entry == kNone) break;
     if (id == kNone) id = new_restore(owner);
-    begin_move(MoveKind::kFetch, entry, id, kNone);
+    begin_move(MoveKind::kFetch, entry, id, kNone, index_.is_on_disk(entry) ? kNone : index_.peer(entry));
   }
   return id == kNone ? 0 : restores_[id].num_moves;
 }
@@ -117,6 +124,38 @@ void Tiers::note_on_disk(std::span<const BlockKey> keys) {
 void Tiers::forget_on_disk(std::span<const BlockKey> keys) {
   for (const BlockKey& key : keys) index_.clear_on_disk(key);
 }
+
+// ---- peers ----
+
+void Tiers::note_on_peer(std::span<const BlockKey> keys, int32_t peer) {
+  for (size_t i = keys.size(); i-- > 0;) index_.set_on_peer(keys[i], peer);  // what is bounded keeps the beginning
+}
+
+void Tiers::forget_peer(int32_t peer) {
+  index_.clear_peer(peer);
+  peer_bytes_per_second_[peer] = kPeerBytesPerSecond;
+}
+
+void Tiers::note_peer_rate(int32_t peer, double bytes_per_second) {
+  constexpr double kShare = 0.3;  // of the newest in the mean
+  double& mean = peer_bytes_per_second_[peer];
+  mean += kShare * (bytes_per_second - mean);
+}
+
+double Tiers::pull_seconds(int64_t num_blocks, int32_t peer) const {
+  return static_cast<double>(num_blocks + num_pulls_) * block_bytes_ / peer_bytes_per_second_[peer];
+}
+
+void Tiers::lend(std::span<const BlockKey> keys, std::vector<int32_t>* slots) {
+  for (const BlockKey& key : keys) {
+    const EntryId entry = index_.find(key);
+    const bool is_there = entry != kNone && index_.is_on_host(entry);
+    if (is_there) index_.begin_read(entry);
+    slots->push_back(is_there ? index_.host_slot(entry) : kNone);
+  }
+}
+
+void Tiers::take_back(std::span<const BlockKey> keys) { release(keys); }
 
 void Tiers::begin_stores() {
   while (num_stores_ < kMaxStores) {
@@ -144,14 +183,15 @@ RestoreId Tiers::new_restore(RestoreOwner owner) {
   return id;
 }
 
-void Tiers::begin_move(MoveKind kind, EntryId entry, RestoreId restore, BlockId block) {
+void Tiers::begin_move(MoveKind kind, EntryId entry, RestoreId restore, BlockId block, int32_t peer) {
   if (free_moves_.empty()) {
     free_moves_.push_back(static_cast<int32_t>(moves_.size()));
     moves_.emplace_back();
   }
   const int32_t id = free_moves_.back();
   free_moves_.pop_back();
-  moves_[id] = {kind, entry, restore, true};
+  moves_[id] = {kind, entry, restore, true, peer};
+  num_pulls_ += peer != kNone;
   if (restore != kNone) ++restores_[restore].num_moves;
   ++num_moves_;
   pending_moves_.push_back(id);
@@ -165,7 +205,7 @@ void Tiers::begin_move(MoveKind kind, EntryId entry, RestoreId restore, BlockId 
 }
 
 void Tiers::reserve(TierMoves* moves) const {
-  for (auto* per_move : {&moves->ids, &moves->kinds, &moves->slots}) {
+  for (auto* per_move : {&moves->ids, &moves->kinds, &moves->slots, &moves->peers}) {
     per_move->reserve(pending_moves_.capacity());
   }
   moves->keys.reserve(pending_moves_.capacity());
@@ -178,6 +218,7 @@ void Tiers::write(TierMoves* moves) {
   moves->units.assign(pending_units_.begin(), pending_units_.end());
   moves->kinds.clear();
   moves->slots.clear();
+  moves->peers.clear();
   moves->keys.clear();
   moves->num_step_loads = 0;
   for (const int32_t id : pending_moves_) {
@@ -185,6 +226,7 @@ void Tiers::write(TierMoves* moves) {
     moves->num_step_loads += move.kind == MoveKind::kStepLoad;
     moves->kinds.push_back(static_cast<int32_t>(move.kind));
     moves->slots.push_back(index_.host_slot(move.entry));
+    moves->peers.push_back(move.peer);
     moves->keys.push_back(index_.key(move.entry));
   }
   pending_moves_.clear();
@@ -223,15 +265,7 @@ void Tiers::end_move(int32_t id, bool is_done, std::vector<RestoreOwner>* owners
       counters_.num_stored_blocks += is_done;
       break;
     case MoveKind::kFetch:
-      if (is_done) {
-        index_.arrive(move.entry);
-        ++counters_.num_fetched_blocks;
-      } else {
-        const BlockKey key = index_.key(move.entry);
-        index_.fail_arrival(move.entry);
-        index_.clear_on_disk(key);
-        ++counters_.num_lost_blocks;
-      }
+      end_fetch(move, is_done);
       break;
   }
   if (move.restore == kNone) return;
@@ -241,6 +275,26 @@ void Tiers::end_move(int32_t id, bool is_done, std::vector<RestoreOwner>* owners
   restore.is_live = false;
   free_restores_.push_back(move.restore);
   owners->push_back(restore.owner);
+}
+
+// What a peer has given is our own from now on, and what it has not, it does not have.
+void Tiers::end_fetch(const Move& move, bool is_done) {
+  const bool is_pull = move.peer != kNone;
+  const BlockKey key = index_.key(move.entry);
+  num_pulls_ -= is_pull;
+  if (is_done) {
+    index_.arrive(move.entry);
+    if (is_pull && enable_disk_) index_.queue_write(move.entry);
+  } else {
+    index_.fail_arrival(move.entry);
+    if (!is_pull) index_.clear_on_disk(key);
+  }
+  if (is_pull) {
+    index_.clear_on_peer(key);
+    ++(is_done ? counters_.num_pulled_blocks : counters_.num_unpulled_blocks);
+  } else {
+    ++(is_done ? counters_.num_fetched_blocks : counters_.num_lost_blocks);
+  }
 }
 
 std::vector<const DeviceMemory::Arrival*> Tiers::arrivals() const {
@@ -253,18 +307,19 @@ std::vector<const DeviceMemory::Arrival*> Tiers::arrivals() const {
 
 void Tiers::check_invariants() const {
   index_.check_invariants();
-  int32_t num_moves = 0, num_stores = 0;
+  int32_t num_moves = 0, num_stores = 0, num_pulls = 0;
   std::vector<int32_t> num_of_restore(restores_.size(), 0);
   for (const Move& move : moves_) {
     if (!move.is_live) continue;
     ++num_moves;
     num_stores += move.kind == MoveKind::kStore;
+    num_pulls += move.peer != kNone;
     const bool is_coming = move.kind == MoveKind::kSave || move.kind == MoveKind::kFetch;
     HOCKET_CHECK(is_coming ? index_.is_arriving(move.entry) : index_.is_on_host(move.entry),
                  "a move's host copy is in another state");
     if (move.restore != kNone) ++num_of_restore[move.restore];
   }
-  HOCKET_CHECK(num_moves == num_moves_ && num_stores == num_stores_, "moves are miscounted");
+  HOCKET_CHECK(num_moves == num_moves_ && num_stores == num_stores_ && num_pulls == num_pulls_, "moves are miscounted");
   for (size_t i = 0; i < restores_.size(); ++i) {
     HOCKET_CHECK(num_of_restore[i] == (restores_[i].is_live ? restores_[i].num_moves : 0), "a restore is miscounted");
     HOCKET_CHECK(!restores_[i].is_live || restores_[i].num_moves > 0, "a restore has ended and is not known so");

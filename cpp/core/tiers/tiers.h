@@ -2,13 +2,15 @@
 //
 //   device --save--> host --store--> disk        write-behind: every block that completes
 //   device <--load-- host <--fetch-- disk        for a request that waits, or a session that is expected
+//                         <--fetch-- a peer's host, for the same
 //
 // A block is saved as soon as it is complete: its units are read before the next step writes, so that eviction from the
 // device neither waits nor loses it. What comes back joins the prefix cache, as if it had been computed, and whoever
 // waits for it is admitted with a cached prefix like any other.
 //
 // A restore is a set of moves of one direction for one owner: a fetch from disk makes a later load possible. The
-// scheduler decides; it hears of the end by complete(). A fetch may fail: then the disk has lost the block.
+// scheduler decides; it hears of the end by complete(). A fetch may fail: then the disk, or the peer, has lost the
+// block. What peers have is hearsay, told by note_on_peer(), and so is how fast they give it.
 //
 // Step loads are another way up, for one request and one step: into the request's own blocks, while the step runs. They
 // have no restore, since nobody waits for them but the step.
@@ -18,6 +20,7 @@
 // Invariants: see check_invariants(). Thread safety: none. No allocation on save() and in plans that save.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -54,13 +57,15 @@ struct TierCounters {
   int64_t num_stored_blocks = 0;
   int64_t num_fetched_blocks = 0;
   int64_t num_lost_blocks = 0;  // that the disk should have had
+  int64_t num_pulled_blocks = 0;
+  int64_t num_unpulled_blocks = 0;  // that a peer should have given
   int64_t num_loaded_blocks = 0;
 };
 
 class Tiers {
  public:
   // REQUIRES: config.validate() has passed; `memory` outlives this.
-  Tiers(const SchedulerConfig& config, DeviceMemory* memory);
+  Tiers(const SchedulerConfig& config, DeviceMemory* memory, double unit_bytes);
 
   bool is_enabled() const { return index_.num_slots() > 0; }
 
@@ -77,8 +82,10 @@ class Tiers {
 
   // How far the blocks from `begin` on are there without a gap.
   struct Extent {
-    int32_t num_blocks = 0;    // on the host or on disk
+    int32_t num_blocks = 0;    // on the host, on disk or at a peer
     int32_t num_on_host = 0;   // of these, the first ones, which could be loaded at once
+    int32_t num_on_peers = 0;  // of these, anywhere among them
+    int32_t peer = kNone;      // that has the first of those, or from which the next one is on its way
     bool is_arriving = false;  // the next one is on its way to the host
   };
   Extent find(std::span<const BlockKey> keys, int32_t begin) const;
@@ -101,13 +108,30 @@ class Tiers {
   // Brings what is held to blocks that a row of the next plan owns. REQUIRES: the row's request is in that plan.
   void load_for_step(std::span<const BlockKey> keys, std::span<const BlockId> blocks);
 
-  // Brings the blocks from the disk to the host, as far as there are slots; returns how many are under way.
+  // Brings the blocks from the disk or peers to the host, as far as there are slots; returns how many are under way.
   int32_t fetch(std::span<const BlockKey> keys, RestoreOwner owner);
 
   // ---- the disk ----
 
   void note_on_disk(std::span<const BlockKey> keys);
   void forget_on_disk(std::span<const BlockKey> keys);
+
+  // ---- peers ----
+
+  // Of what they have only as much is remembered as TierIndex says. REQUIRES: 0 <= peer < kMaxPeers; tiers are enabled.
+  static constexpr int32_t kMaxPeers = 64;
+  void note_on_peer(std::span<const BlockKey> keys, int32_t peer);
+  // The number stands for another peer from now on, or for none.
+  void forget_peer(int32_t peer);
+  // It gave blocks at that rate. REQUIRES: bytes_per_second > 0.
+  void note_peer_rate(int32_t peer, double bytes_per_second);
+  // To pull so many blocks from the peer, behind all pulls that are under way.
+  double pull_seconds(int64_t num_blocks, int32_t peer) const;
+
+  // For a peer: the host slots of the blocks, kNone where the host has none. Copies stay there until taken back.
+  void lend(std::span<const BlockKey> keys, std::vector<int32_t>* slots);
+  // REQUIRES: the host's copies of the blocks are lent.
+  void take_back(std::span<const BlockKey> keys);
 
   // ---- plans ----
 
@@ -137,6 +161,7 @@ class Tiers {
     EntryId entry = kNone;
     RestoreId restore = kNone;
     bool is_live = false;
+    int32_t peer = kNone;  // of fetches; kNone: the disk
   };
   struct Restore {
     RestoreOwner owner;
@@ -146,12 +171,17 @@ class Tiers {
     std::vector<int32_t> tokens;    // of loads
   };
 
-  void begin_move(MoveKind kind, EntryId entry, RestoreId restore, BlockId block);
+  void begin_move(MoveKind kind, EntryId entry, RestoreId restore, BlockId block, int32_t peer = kNone);
+  void end_fetch(const Move& move, bool is_done);
   RestoreId new_restore(RestoreOwner owner);
   void end_move(int32_t id, bool is_done, std::vector<RestoreOwner>* owners);
   void begin_stores();
 
+  // Of a peer that has given nothing yet: TLS on one core, about.
+  static constexpr double kPeerBytesPerSecond = 5e8;
+
   const int32_t block_size_;
+  const double block_bytes_;
   const bool enable_disk_;
   DeviceMemory& memory_;
   TierIndex index_;
@@ -161,6 +191,8 @@ class Tiers {
   std::vector<RestoreId> free_restores_;
   int32_t num_moves_ = 0;
   int32_t num_stores_ = 0;
+  int32_t num_pulls_ = 0;                                // fetches from peers, under way
+  std::array<double, kMaxPeers> peer_bytes_per_second_;  // EWMA
   TierCounters counters_;
 
   // Decided, and not in a plan yet

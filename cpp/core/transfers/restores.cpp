@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kLookAhead = 8;             // waiting requests that are looked at before the policy is asked
 constexpr double kRoundTripSeconds = 1e-3;   // what a restore costs beside the copies: it ends with a later step
+constexpr double kPeerSeconds = 1e-2;        // the same where it has to be asked of a peer
 constexpr int32_t kWaitingWeight = 1 << 17;  // of a request's lease: above every session's
 
 }  // namespace
@@ -55,7 +56,7 @@ void Restores::before_policy() {
 Restores::Choice Restores::choose(Slot slot, CacheForm form) {
   if (!config_.restores_from_tiers() || form != CacheForm{} || of_[slot].num_restores >= Tiers::kMaxRestores) return {};
   if (config_.save_sessions_only && !announcements_.is_of_session(slot)) return {};
-  if (announcements_.is_restoring(slot)) return {RestoreWay::kLater};
+  if (announcements_.is_restoring(slot) && !announcements_.is_pulling(slot)) return {RestoreWay::kLater};
   const auto reusable = requests_.known_tokens(slot).first(requests_.num_tokens[slot] - 1);
   const auto num_blocks = reusable.size() / static_cast<size_t>(config_.block_size);
   const int32_t num_cached = memory_.num_cached_blocks(requests_.cache_salt[slot], reusable);
@@ -63,13 +64,15 @@ Restores::Choice Restores::choose(Slot slot, CacheForm form) {
   const Tiers::Extent extent = tiers_.find(keys, num_cached);
   if (extent.num_blocks == 0 && !extent.is_arriving) return {};
   if (extent.num_blocks > 0 && !is_faster(requests_.num_tokens[slot], num_cached, extent)) return {};
-  if (extent.is_arriving) return {RestoreWay::kLater};
+  if (extent.is_arriving && is_worth_waiting(extent, num_cached, static_cast<int32_t>(num_blocks))) {
+    return {RestoreWay::kLater};
+  }
   const RestoreWay way = Tiers::next_way(extent, of_[slot].num_restores);
   return {way, num_cached, num_cached + (way == RestoreWay::kFetch ? extent.num_blocks : extent.num_on_host)};
 }
 
 // Where times are unknown, moving is believed to be. What is left to compute hides the copies from the host, and never
-// what comes from the disk.
+// what comes from the disk or from peers.
 bool Restores::is_faster(int32_t num_tokens, int32_t num_cached_blocks, const Tiers::Extent& extent) const {
   if (config_.restore == "always") return true;
   const double begin = num_cached_blocks * config_.block_size;
@@ -77,13 +80,25 @@ bool Restores::is_faster(int32_t num_tokens, int32_t num_cached_blocks, const Ti
   const double compute = estimates_.prefill_seconds(begin, end - begin);
   if (compute <= 0) return true;
   const int64_t num_units = int64_t{extent.num_blocks} * config_.units_per_block();
-  const int64_t num_on_disk = num_units - int64_t{extent.num_on_host} * config_.units_per_block();
+  const int64_t num_elsewhere = int64_t{extent.num_on_host} + extent.num_on_peers;
+  const int64_t num_on_disk = num_units - num_elsewhere * config_.units_per_block();
   const double copies = estimates_.transfer_seconds(num_units);
-  const double fetches = num_on_disk > 0 ? estimates_.disk_seconds(num_on_disk) + kRoundTripSeconds : 0.0;
+  double fetches = num_on_disk > 0 ? estimates_.disk_seconds(num_on_disk) + kRoundTripSeconds : 0.0;
+  if (extent.num_on_peers > 0) fetches += tiers_.pull_seconds(extent.num_on_peers, extent.peer) + kPeerSeconds;
   const double rest = estimates_.prefill_seconds(end, num_tokens - end);
   const double restored = config_.overlap_restores ? Estimates::overlapped_seconds(rest, copies, config_.num_groups())
                                                    : rest + copies + kRoundTripSeconds;
   return fetches + restored < rest + compute;
+}
+
+// What comes from a peer may take long, and the peer may die: it is waited for only while computing takes longer. What
+// comes from elsewhere is soon there.
+bool Restores::is_worth_waiting(const Tiers::Extent& extent, int32_t begin, int32_t num_blocks) const {
+  if (extent.peer == kNone || config_.restore == "always") return true;
+  const int32_t first = begin + extent.num_blocks;
+  const double num_tokens = (num_blocks - first) * config_.block_size;
+  const double compute = estimates_.prefill_seconds(first * config_.block_size, num_tokens);
+  return compute <= 0 || tiers_.pull_seconds(0, extent.peer) < compute;
 }
 
 void Restores::begin_fetch(Slot slot, const Choice& choice) {

@@ -71,6 +71,7 @@ class Restores {
   };
 
   bool is_faster(int32_t num_tokens, int32_t num_cached_blocks, const Tiers::Extent& extent) const;
+  bool is_worth_waiting(const Tiers::Extent& extent, int32_t begin, int32_t num_blocks) const;
   double seconds_with(Slot slot, int32_t num_computed) const;
   void begin_waiting(Slot slot);
   void end(Slot slot);

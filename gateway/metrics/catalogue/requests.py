@@ -9,7 +9,7 @@ from gateway.metrics.catalogue.reading import SERVED_LABELS, Reading
 from gateway.metrics.metrics import ClassMetrics
 from schedcore.api.types import RequestClass
 
-_CAUSES = ("died", "hung")
+_CAUSES = ("died", "hung", "moved")
 
 
 def _by_class(read: Callable[[ClassMetrics], Value]) -> Callable[[Reading], dict[str, Value]]:
@@ -83,7 +83,8 @@ REQUESTS = Chapter(
             "Requests that went on where they were after their engine's end.",
             lambda r: {cause: r.metrics.resumption.num_resumed[cause] for cause in _CAUSES},
             ("cause",),
-            "Each choice is a request. `died`, or `hung` and was killed. See `--resume-wait-ms`.",
+            "Each choice is a request. `died`, `hung` and was killed, or `moved`: its node was drained. See "
+            "`--resume-wait-ms`.",
         ),
         Family(
             Kind.HISTOGRAM,

@@ -1,4 +1,4 @@
-"""Metrics of the memory tiers: device, host, disk."""
+"""Metrics of the memory tiers: device, host, disk, and the hosts of other nodes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from gateway.metrics.catalogue.family import Chapter, Family, Kind
 from schedcore.api.types import EngineStats
 
 _TIERS = ("device", "host", "disk")
+_MOVES = ("found", "dropped", "unknown", "refused", "failed")
 
 
 def _counter(name: str, text: str, read: Callable[[EngineStats], float], detail: str = "") -> Family:
@@ -25,7 +26,7 @@ TIERS = Chapter(
             lambda r: dict(zip(_TIERS, r.stats.num_hit_tokens or [0] * len(_TIERS), strict=True)),
             ("tier",),
             "At first admissions, by where they were found: the device, or brought up from `host` or `disk` for the "
-            "request. What an advisory brought up before counts as `device`.",
+            "request; `disk` are other nodes' hosts, too. What an advisory brought up before counts as `device`.",
         ),
         _counter(
             "hocket_restores",
@@ -55,6 +56,35 @@ TIERS = Chapter(
             "hocket_tier_lost_blocks",
             "Blocks that the disk should have had: damaged or dropped.",
             lambda s: s.num_lost_blocks,
+        ),
+        _counter(
+            "hocket_pulled_bytes",
+            "Cache that came from other nodes.",
+            lambda s: s.num_pulled_blocks * s.block_bytes,
+            "[fleet.md](fleet.md) says when that happens.",
+        ),
+        _counter("hocket_pull_seconds", "That this took, pull by pull.", lambda s: s.pull_seconds),
+        _counter(
+            "hocket_unpulled_blocks",
+            "Blocks that another node should have given: damaged on the way, dropped, or its engine died.",
+            lambda s: s.num_unpulled_blocks,
+            "They were computed instead.",
+        ),
+        _counter("hocket_given_bytes", "Cache that went to other nodes.", lambda s: s.num_given_blocks * s.block_bytes),
+        _counter(
+            "hocket_refused_peers",
+            "Engines that asked for cache and were refused.",
+            lambda s: s.num_refused_peers,
+            "They serve another model, dtype or layout, or meant an engine that has ended.",
+        ),
+        Family(
+            Kind.COUNTER,
+            "hocket_session_moves",
+            "Sessions that were to come from another node.",
+            lambda r: {result: r.stats.num_session_moves.get(result, 0) for result in _MOVES},
+            ("result",),
+            "`found`: it has blocks of it; `dropped`: it knows the session and has none; `unknown`; `refused`: see "
+            "above; `failed`: it did not answer.",
         ),
         Family(
             Kind.GAUGE,

@@ -262,3 +262,29 @@ async def test_sixty_four_go_on_in_windows() -> None:
             await asyncio.sleep(0)
         deltas = taken(stream)
     assert all(text(deltas, i) == TEXT for i in range(64))
+
+
+async def test_what_a_drained_node_had_goes_on_elsewhere_and_nobody_is_blamed() -> None:
+    world = World()
+    with world.open(1, 2) as stream:
+        world.steps(5)
+        num_asked = len(world.engine.requests)
+        world.engine._router.move_all("It is drained.")
+        await eventually(lambda: len(world.engine.requests) == num_asked + 2)
+        assert world.engine.aborted[-2:] == [1, 2]
+        world.steps(len(TEXT))
+        deltas = taken(stream)
+    for i in (1, 2):
+        assert text(deltas, i) == TEXT
+        assert sum(d.finish_reason is not FinishReason.NONE for d in deltas if d.request_id == i) == 1
+    assert world.metrics.num_resumed == {"moved": 2}
+    assert world.resumption.num_open == 0
+
+
+async def test_what_nobody_would_go_on_with_is_not_moved() -> None:
+    world = World(wait_seconds=0.0)
+    with world.open(1) as stream:
+        world.steps(3)
+        world.engine._router.move_all("It is drained.")
+        world.steps(len(TEXT))
+        assert text(taken(stream)) == TEXT

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.recorded_histories import live, read_calls, rewrite, scheduler_recipe, write_record
-from schedcore._core import CoreError, Scheduler
+from schedcore._core import CoreError, Scheduler, block_keys
 from schedcore.api.config import POLICIES
 from schedcore.record.decision_record import (
     AbortCall,
@@ -39,6 +39,7 @@ from schedcore.record.replay import replay
 RECORDED = {
     *("add_request", "abort", "schedule", "commit", "reset_prefix_cache"),
     *("complete_moves", "note_on_disk", "forget_on_disk", "advise", "remember_session"),
+    *("note_on_peer", "forget_peer", "note_peer_rate", "lend", "take_back", "adopt_session", "pull_session"),
 }
 READ_ONLY = {
     "retry_seconds",
@@ -49,6 +50,8 @@ READ_ONLY = {
     "check_invariants",
     "latency",
     "session_tokens",
+    "has_in_tiers",
+    "recent_sessions",
 }
 
 configs = st.fixed_dictionaries(
@@ -320,6 +323,39 @@ def test_sessions_of_an_earlier_life_are_recorded_without_their_salts(tmp_path: 
 
     difference = replay(rewrite(path, tmp_path / "altered", known_already)).difference
     assert (difference.what, difference.replayed) == ("remember_session('chat')", "True")
+
+
+def test_what_peers_say_and_get_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "decisions"
+    scheduler = RecordingScheduler(scheduler_recipe(num_host_blocks=8), path)
+    scheduler.add_request(1, [1, 2, 0, 1, 2, 1, 1, 1, 2], max_tokens=1, session_id="chat", cache_salt="a secret")
+    plan = scheduler.schedule(0.0)
+    moves = plan.move_ids.tolist()
+    scheduler.commit(np.array([0], np.int32), 0.0)
+    moves += scheduler.schedule(0.0).move_ids.tolist()
+    scheduler.complete_moves(moves)
+    salt = scheduler.recent_sessions(5)[0][1]
+    keys = block_keys("", salt, [1, 2, 0, 1, 2, 1, 1, 1], 2)
+    assert scheduler.has_in_tiers(keys).all()
+    assert (scheduler.lend(keys) >= 0).all()
+    scheduler.take_back(keys)
+    with pytest.raises(CoreError):
+        scheduler.take_back(keys)
+    others = block_keys("", "", [2, 2, 2, 2, 1, 1, 1, 1], 2)
+    scheduler.note_on_peer(others, 3)
+    scheduler.note_peer_rate(3, 1e8)
+    assert scheduler.adopt_session("other", [2, 2, 2, 2, 1, 1, 1, 1])
+    assert scheduler.pull_session("other") == 4
+    pulled = scheduler.schedule(1.0)
+    assert pulled.move_peers.tolist() == [3] * 4
+    scheduler.complete_moves([], pulled.move_ids.tolist())
+    scheduler.forget_peer(3)
+    for wrong in (-1, 64):
+        with pytest.raises(ValueError, match="no peer"):
+            scheduler.note_on_peer(others, wrong)
+    scheduler.close()
+    assert b"secret" not in path.read_bytes()
+    assert replay(path).is_identical
 
 
 def test_a_record_is_never_written_over_another_file(record: Path, tmp_path: Path) -> None:

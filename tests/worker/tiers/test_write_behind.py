@@ -33,7 +33,7 @@ class Device:
 
     def moves(self, ids: list[int], blocks: list[int]) -> Moves:
         units = np.array([[UNITS_PER_BLOCK * b + i for i in range(UNITS_PER_BLOCK)] for b in blocks], np.int64)
-        return Moves(ids, np.array(ids, np.int64), units, [b""] * len(ids))
+        return Moves(ids, np.array(ids, np.int64), units, [b""] * len(ids), np.full(len(ids), -1, np.int64))
 
     def content(self, block: int) -> list[int]:
         return self.units[UNITS_PER_BLOCK * block : UNITS_PER_BLOCK * (block + 1)].tolist()

@@ -27,6 +27,10 @@ def test_occupancy_hits_and_moves() -> None:
         num_loaded_blocks=3,
         num_lost_blocks=1,
         num_leases=1,
+        num_pulled_blocks=4,
+        num_given_blocks=5,
+        pull_seconds=0.5,
+        num_session_moves={"found": 2, "failed": 1},
     )
     found = scrape(TIERS, stats)
     assert [found["hocket_tier_hit_tokens_total", tier] for tier in ("device", "host", "disk")] == [5, 6, 7]
@@ -36,3 +40,6 @@ def test_occupancy_hits_and_moves() -> None:
     assert found["hocket_restore_seconds_saved_total",] == 1.5
     assert found["hocket_tier_lost_blocks_total",] == 1
     assert found["hocket_leases",] == 1
+    assert [found["hocket_pulled_bytes_total",], found["hocket_given_bytes_total",]] == [400, 500]
+    assert found["hocket_pull_seconds_total",] == 0.5
+    assert [found["hocket_session_moves_total", how] for how in ("found", "failed", "refused")] == [2, 1, 0]
