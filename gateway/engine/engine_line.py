@@ -30,6 +30,7 @@ ADVISE_SECONDS = 2.0  # that an engine may take to answer an advisory; a long st
 RESET_SECONDS = 30.0  # the same of a reset of its cache, for which whoever measures is ready to wait
 
 _log = logging.getLogger("hocket.gateway")
+OnAdopted = Callable[[list[tuple[int, int]]], None]  # digests and tokens of sessions
 
 
 class EngineLine:
@@ -54,6 +55,7 @@ class EngineLine:
         self._info: EngineInfo | None = None
         self._answers = EngineAnswers[SessionState]()
         self._resets = EngineAnswers[CacheReset]()
+        self._adoptions: dict[int, OnAdopted] = {}  # by request id
         self._on_useless, self._on_hung_up = on_useless, on_hung_up
         self._timeout_seconds = timeout_seconds
         self._heartbeat = Heartbeat(timeout_seconds, self.read, self._ask, self._on_silence)
@@ -107,6 +109,11 @@ class EngineLine:
         self.send(wire.Advise(advisory))
         return await self._answers.wait_for(advisory.request_id, ADVISE_SECONDS)
 
+    def adopt(self, order: wire.Adopt, on_adopted: OnAdopted) -> None:
+        """on_adopted: is called once, with nothing if the engine dies first."""
+        self._adoptions[order.request_id] = on_adopted
+        self.send(order)
+
     async def reset_prefix_cache(self, request_id: int) -> CacheReset:
         self._check_alive()
         self.send(wire.ResetCache(request_id))
@@ -136,6 +143,9 @@ class EngineLine:
             self.router.fail_all(self._end_code, reason)
             self._answers.fail_all(reason)
             self._resets.fail_all(reason)
+            adoptions, self._adoptions = self._adoptions, {}
+            for on_adopted in adoptions.values():
+                on_adopted([])
 
     def move_all(self, reason: str) -> None:
         """What may go on elsewhere ends here with ErrorCode.MOVED."""
@@ -185,6 +195,9 @@ class EngineLine:
         match message:
             case wire.Session(state):
                 self._answers.dispatch(state)
+            case wire.Adopted(request_id, sessions):
+                if (on_adopted := self._adoptions.pop(request_id, None)) is not None:
+                    on_adopted(sessions)
             case wire.Reset(answer):
                 self._resets.dispatch(answer)
             case wire.Stats(stats, incarnation):

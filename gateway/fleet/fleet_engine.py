@@ -27,6 +27,7 @@ from gateway.fleet.fleet_stats import add_counters, sum_stats
 from gateway.fleet.node import TURN_SECONDS, USABLE, Node, NodeCondition, node_status, peer_source
 from gateway.fleet.node_routing import NodeRouting
 from gateway.fleet.remote_engine import RemoteEngine
+from gateway.fleet.session_moves import SessionMoves
 from gateway.metrics.catalogue.reading import NO_STATS
 from gateway.protocol.server.status import FleetStatus
 from schedcore.api import wire
@@ -103,6 +104,7 @@ class FleetEngine:
         self._max_waiting_turns = max(1, round(wait_seconds / TURN_SECONDS))
         self._routing = NodeRouting(routing)
         self._size = FleetSize(ttft_target_seconds, routing)
+        self._session_moves = SessionMoves(self._routing)
         self._lobby = DeltaRouter(self._on_abort)
         self._waiting: list[_Waiting] = []
         self._lost: list[RemoteEngine] = []  # whose tasks are still to be awaited
@@ -225,6 +227,7 @@ class FleetEngine:
                 if node.peer is None and node.engine is not None and node.engine.death is not None:
                     self._put_away(node, node.engine)  # no manager says what has become of it
                 self._move_streams(node)
+            self._session_moves.pass_turn()
             await self._await_lost()
             self._pass_waiting_turn()
 
@@ -323,9 +326,15 @@ class FleetEngine:
         if node.peer is None:
             return f"node {order.node} is {node.condition}: nobody is there to drain it"
         node.is_draining = True
-        node.peer.send(Drain(order.deadline_seconds))
         self._move_streams(node)
+        seconds = order.deadline_seconds
+        others = [other for other in self.nodes.values() if self._is_usable(other)]
+        self._session_moves.begin(node, others, seconds, lambda: self._let_go(node, seconds))
         return ""
+
+    def _let_go(self, node: Node, seconds: float) -> None:
+        if node.peer is not None:
+            node.peer.send(Drain(seconds))
 
     def _move_streams(self, node: Node) -> None:
         """Of a draining node, if another one can go on with them: those that have who goes on with them."""

@@ -9,7 +9,7 @@ import hashlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,6 +115,11 @@ class NodeRouting:
             return Destination(node)
         self._last_source[node] = self._names[source]
         return Destination(node, self._names[source])
+
+    def note_sessions(self, name: str, sessions: Sequence[tuple[int, int]]) -> None:
+        """The node has them now: digests and tokens."""
+        for digest, num_tokens in sessions:
+            self._table.note_session(digest, self._numbers[name], self._incarnations[name], num_tokens)
 
     def holders(self, asked: Advisory) -> list[str]:
         """Nodes that know the session, or will: the likeliest first."""

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import msgspec
 
-from schedcore.api.types import Advisory, CacheReset, EngineInfo, EngineRequest, EngineStats, SessionState, TokenDelta
+from schedcore.api.types import (
+    Advisory,
+    CacheReset,
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    PeerSource,
+    SessionState,
+    TokenDelta,
+)
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -29,6 +38,19 @@ class Advise(msgspec.Struct, frozen=True, tag="advise"):
     """Answered by one Session."""
 
     advisory: Advisory
+
+
+class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
+    """Of the sessions that another engine knows, each whose digest leaves `index` when divided by `count` is to be
+    known here, its cache in the host tier. Answered by one Adopted when that is so, or cannot be.
+
+    Only to an engine that has a block_endpoint: others do not know this message.
+    """
+
+    request_id: int
+    source: PeerSource
+    index: int
+    count: int
 
 
 class ResetCache(msgspec.Struct, frozen=True, tag="reset_cache"):
@@ -64,6 +86,13 @@ class Session(msgspec.Struct, frozen=True, tag="session"):
     state: SessionState
 
 
+class Adopted(msgspec.Struct, frozen=True, tag="adopted"):
+    """The answer to an Adopt, named by its request_id."""
+
+    request_id: int
+    sessions: list[tuple[int, int]]  # digest (schedcore/routing/route.py), tokens
+
+
 class Reset(msgspec.Struct, frozen=True, tag="reset"):
     """The answer to a ResetCache, named by its request_id."""
 
@@ -87,8 +116,8 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
     message: str
 
 
-ToEngine = Hello | Submit | Abort | Advise | ResetCache | Ping | Shutdown
-ToGateway = Ready | Deltas | Session | Reset | Stats | Pong | Fatal
+ToEngine = Hello | Submit | Abort | Advise | Adopt | ResetCache | Ping | Shutdown
+ToGateway = Ready | Deltas | Session | Adopted | Reset | Stats | Pong | Fatal
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -77,6 +77,11 @@ class Peers(Protocol):
         """Whether that request was held; it is no longer."""
 
     def drop_all(self, gateway: bytes) -> None: ...
+    def adopt(self, gateway: bytes, order: wire.Adopt) -> bool:
+        """False: it cannot be."""
+
+    def take_adopted(self) -> list[tuple[bytes, wire.Adopted]]:
+        """Answers to orders that were taken."""
 
 
 class EngineServer:
@@ -146,12 +151,17 @@ class EngineServer:
         if self._peers is not None and self._peers.num_held:
             for gateway, waited in self._peers.take():
                 self._obey(gateway, waited)
+            for gateway, adopted in self._peers.take_adopted():
+                self._send(gateway, adopted)
 
     def _heed(self, gateway: bytes, message: wire.ToEngine) -> None:
         match message:
             case wire.Submit() | wire.Advise():
                 if self._peers is None or not self._peers.hold(gateway, message):
                     self._obey(gateway, message)
+            case wire.Adopt(request_id):
+                if self._peers is None or not self._peers.adopt(gateway, message):
+                    self._send(gateway, wire.Adopted(request_id, []))
             case wire.Abort(request_id):
                 if self._peers is not None and self._peers.drop(gateway, request_id):
                     self._send(gateway, wire.Deltas([TokenDelta(request_id, [], FinishReason.ABORT)]))

@@ -145,13 +145,20 @@ def drain(running: RealFleet, name: str, cluster_dir: Path) -> None:
 
 
 def test_a_drained_nodes_streams_go_on_elsewhere_with_the_same_tokens(running: RealFleet, cluster_dir: Path) -> None:
+    talks = [Conversation(running, f"chat {i}") for i in range(3)]
+    for talk in talks:
+        talk.turn()
     running.add("b")
     running.wait_for("b", "up")
     streams = Streams(running.server.url, NUM_STREAMS, MAX_TOKENS)
     wait_until(lambda: streams.have_begun, SECONDS)
     drain(running, "a", cluster_dir)
     assert running.nodes["a"].manager.wait(SECONDS) == 0
-    assert running.wait_for("a", "gone", SECONDS)["last_death"].endswith("it has left.")
+    running.wait_for("a", "gone", SECONDS)
+    assert running.status()["b"]["num_sessions"] == len(talks)
+    assert figures(running)["hocket_pulled_bytes_total"] > 0
+    for talk in talks:
+        check_turn(talk)
     streams.wait()
     assert streams.ends == [["length"]] * NUM_STREAMS
     assert figures(running)['hocket_resumed_requests_total{cause="moved"}'] >= 1

@@ -27,6 +27,7 @@ from schedcore.peers.block_transport import PeerBlocks
 from schedcore.peers.loop_calls import LoopCalls
 from schedcore.tiers.session_files import Int32, SessionName
 from worker.tiers.peer_pulls import PeerPulls
+from worker.tiers.session_adoptions import SessionAdoptions
 from worker.tiers.tier_moves import UInt64
 
 WAIT_SECONDS = 0.5  # that a message waits for a peer's word
@@ -75,6 +76,7 @@ class EnginePeers:
         self._num_asked = 0
         self._words: queue.SimpleQueue[tuple[int, _Word]] = queue.SimpleQueue()
         self._moves: Counter[str] = Counter()  # of sessions, by result
+        self._adoptions = SessionAdoptions(core, pulls, self.keys_of, pulls.num_slots // 2)
         self._pull_seconds = 0.0
 
     # ---- what the server of gateways calls ----
@@ -85,7 +87,7 @@ class EnginePeers:
 
     @property
     def num_held(self) -> int:
-        return len(self._held)
+        return len(self._held) + self._adoptions.num_open
 
     def hold(self, gateway: bytes, message: Waiting) -> bool:
         """False: it does not wait for a peer's word."""
@@ -122,12 +124,20 @@ class EnginePeers:
         ready = [a for a, held in self._held.items() if held.is_known or now - held.since > WAIT_SECONDS]
         return [self._release(self._held.pop(asked), now) for asked in ready]
 
+    def adopt(self, gateway: bytes, order: wire.Adopt) -> bool:
+        """False: it cannot be."""
+        return self._adoptions.begin(gateway, order)
+
+    def take_adopted(self) -> list[tuple[bytes, wire.Adopted]]:
+        return self._adoptions.take()
+
     # ---- what the tiers call ----
 
     def serve(self) -> None:
         """In every turn."""
         self._calls.serve()
         self._take_words()
+        self._adoptions.serve()
         for number, num_bytes, seconds in self._pulls.take_rates():
             self._core.note_peer_rate(number, num_bytes / seconds)
             self._pull_seconds += seconds

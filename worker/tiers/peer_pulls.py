@@ -23,6 +23,7 @@ class PeerPulls:
     def __init__(self, transport: BlockTransport, host: HostTier, wake: Callable[[], None]) -> None:
         """wake: makes the loop take a turn soon; thread-safe."""
         self.wake = wake
+        self.num_slots = host.num_slots
         self._transport, self._host = transport, host
         self._threads: OrderedDict[int, PeerThread] = OrderedDict()  # by number, the last used one last
         self._rates: queue.SimpleQueue[tuple[int, int, float]] = queue.SimpleQueue()
