@@ -81,12 +81,11 @@ int32_t Announcements::pull(const SessionName& name) {
   const auto target = session.target(config_.block_size);
   std::vector<BlockKey> keys;
   append_block_keys(root_key(config_.cache_fingerprint, session.salt), target, config_.block_size, &keys);
-  const int32_t num_cached = memory_.num_cached_blocks(session.salt, target);
-  const Tiers::Extent extent = tiers_.find(keys, num_cached);
-  const auto wanted = std::span<const BlockKey>(keys).subspan(num_cached, extent.num_blocks);
-  const int32_t num_moves = tiers_.fetch(wanted, {true, id, session.serial});
-  session.is_restoring = num_moves > 0;
-  session.is_pulling = num_moves > 0 && extent.num_on_peers > 0;
+  const auto num_cached = static_cast<size_t>(memory_.num_cached_blocks(session.salt, target));
+  // Also beyond blocks that are on their way for another session with the same beginning.
+  const int32_t num_moves =
+      tiers_.fetch(std::span<const BlockKey>(keys).subspan(num_cached), {true, id, session.serial});
+  session.is_restoring = session.is_pulling = num_moves > 0;
   return num_moves;
 }
 

@@ -20,6 +20,7 @@ from schedcore.api.config import EngineConfig
 from schedcore.api.types import Advisory, AdvisoryEvent, EngineRequest, PeerSource, SessionAction, SessionState
 from schedcore.peers.block_transport import PeerBlocks
 from schedcore.peers.tcp_transport import TcpPeer
+from schedcore.routing.route import session_digest
 from worker.process.engine import Engine
 from worker.process.engine_process import build_peered_engine
 from worker.process.peer_setup import PeerOptions
@@ -241,6 +242,54 @@ def test_a_peer_that_is_not_there_holds_a_request_for_a_bounded_time(
         assert time.monotonic() - start < SECONDS + 2 * WAIT_SECONDS
     finally:
         b.engine.close()
+
+
+def test_the_sessions_of_an_engine_that_goes_are_taken_over(
+    pair: tuple[Peered, Peered], undisturbed: list[list[int]]
+) -> None:
+    a, b = pair
+    first = a.turn(PROMPT)
+    for session in ("other", "third"):
+        a.turn(PROMPT[: 100 + len(session)], session)
+    answers: list[wire.Adopted] = []
+
+    def is_answered() -> bool:
+        b.engine.step()
+        answers.extend(answer for _, answer in b.peers.take_adopted())
+        return len(answers) == 2
+
+    with a.lending() as source:
+        for index in (0, 1):
+            assert b.peers.adopt(GATEWAY, wire.Adopt(index, source, index, 2))
+        wait_until(is_answered, SECONDS)
+    taken = [session for answer in answers for session in answer.sessions]
+    digests = {session_digest("", "", name) for name in ("chat", "other", "third")}
+    assert {digest for digest, _ in taken} == digests
+    assert (session_digest("", "", "chat"), 211) in taken
+    for answer in answers:
+        assert all(digest % 2 == answer.request_id for digest, _ in answer.sessions)
+    stats = b.engine.stats()
+    assert stats.num_sessions == 3
+    assert stats.num_leases == 0
+    assert stats.num_pulled_blocks >= 52
+    assert b.peers.num_held == 0
+    assert b.turn([*PROMPT, *first, 7]) == undisturbed[1]
+    assert sum(b.engine.stats().num_hit_tokens[1:]) >= 208
+
+
+def test_an_engine_that_is_gone_already_leaves_nothing_and_is_not_waited_for(folder: Path) -> None:
+    b = Peered(folder, "b")
+    assert b.peers.adopt(GATEWAY, wire.Adopt(7, PeerSource("tcp://127.0.0.1:1", "a"), 0, 1))
+    answers: list[tuple[bytes, wire.Adopted]] = []
+
+    def is_answered() -> bool:
+        b.engine.step()
+        answers.extend(b.peers.take_adopted())
+        return bool(answers)
+
+    wait_until(is_answered, SECONDS)
+    assert answers == [(GATEWAY, wire.Adopted(7, []))]
+    b.engine.close()
 
 
 class SilentPeer:
