@@ -99,9 +99,9 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnRay]:
                 for machine in MACHINES:
                     running.machines[machine] = cluster.add_node(node_name=machine, include_dashboard=False, **fixed)
                 yield running
-                end_nodes(folder)
         finally:
-            cluster.shutdown()
+            cluster.shutdown()  # first: its actors start again what ends
+            end_nodes(folder)
 
 
 def end_nodes(folder: Path) -> None:
