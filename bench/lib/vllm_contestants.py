@@ -23,6 +23,7 @@ class Contestant:
     name: str
     command: str  # with {model} and {port}
     job_fields: dict[str, Any]  # by which a request says that it is offline work
+    takes_targets: bool  # of requests
 
 
 def add_vllm_options(parser: argparse.ArgumentParser, chosen: list[str]) -> None:
@@ -39,11 +40,15 @@ def add_vllm_options(parser: argparse.ArgumentParser, chosen: list[str]) -> None
 
 
 def vllm_contestants(arguments: argparse.Namespace, data: Path) -> list[Contestant]:
-    """Those of --servers. arguments: with add_vllm_options(), ttft_ms and itl_ms."""
+    """Those of --servers. arguments: with add_vllm_options(), ttft_ms, itl_ms and pace. With a pace ours are told
+    no TTFT: where there is one, a pace counts from when the first token is due, and else from when it came."""
     python = shlex.quote(str(arguments.vllm_python.absolute()))  # not resolved: a link is what makes it an environment
     limits = f"--dtype {arguments.dtype} --max-num-seqs {arguments.max_num_seqs}"
     ttft_ms, itl_ms = TOLD * arguments.ttft_ms, TOLD * arguments.itl_ms
-    ours = f"{contestants.OUR_COMMAND} {limits} --ttft-target-ms {ttft_ms:g} --itl-target-ms {itl_ms:g} --no-access-log"
+    told = (
+        f"--itl-target-ms {itl_ms:g}" if arguments.pace else f"--ttft-target-ms {ttft_ms:g} --itl-target-ms {itl_ms:g}"
+    )
+    ours = f"{contestants.OUR_COMMAND} {limits} {told} --no-access-log"
     prefix = f"{arguments.vllm_environment} " if arguments.vllm_environment else ""
     cache = f"--kv-cache-memory-bytes {arguments.cache_gib}G"
     main = f"{python} -c {shlex.quote(VLLM_MAIN)} serve {{model}} --port {{port}}"
@@ -53,9 +58,9 @@ def vllm_contestants(arguments: argparse.Namespace, data: Path) -> list[Contesta
     plugin = f"--scheduler-cls {PLUG_IN} --additional-config {shlex.quote(braces)}"
     steered = f"--engine vllm --vllm-python {python} --data-dir {data}/vllm"
     known = {
-        "stock": Contestant("stock vLLM", stock, _BY_PRIORITY),
-        "plugin": Contestant("the plug-in", f"{stock} {plugin}", _BY_PRIORITY),
-        "vllm": Contestant("hocket on vLLM", f"{prefix}{ours} {cache} {steered}", _FLEX),
-        "own": Contestant("hocket", f"{ours} {cache} --data-dir {data}/own", _FLEX),
+        "stock": Contestant("stock vLLM", stock, _BY_PRIORITY, False),
+        "plugin": Contestant("the plug-in", f"{stock} {plugin}", _BY_PRIORITY, False),
+        "vllm": Contestant("hocket on vLLM", f"{prefix}{ours} {cache} {steered}", _FLEX, True),
+        "own": Contestant("hocket", f"{ours} {cache} --data-dir {data}/own", _FLEX, True),
     }
     return [known[name] for name in arguments.servers]

@@ -7,7 +7,8 @@
 Online: Poisson at --rate, 128 tokens in, 32 out. Offline: --in-flight long jobs, 128 in, 256 out, each followed by
 another. To stock vLLM, under its policy `priority`, and to our scheduler class in it offline jobs have priority 1; to
 our servers they are flex requests. Every server is measured alone first, then with the jobs; jobs that end in the
-online requests' time are counted.
+online requests' time are counted. --pace: beside the jobs our servers are told a time per token by each online request,
+so many times what it took alone; 0: the targets alone, whose slack is the jobs'.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import uvloop
 from bench.lib import contestants, results
 from bench.lib.load.live_load import Addressee, bodies, drive
 from bench.lib.load.load_client import LoadClient, kept_in_flight
-from bench.lib.load.load_report import Distribution, LoadReport, summarize
+from bench.lib.load.load_report import Distribution, LoadReport, ratio, summarize
 from bench.lib.load.slo import Attainment, Targets, attainment
 from bench.lib.load.workload import fitted_workload
 from bench.lib.server.server_process import ServerProcess
@@ -41,6 +42,7 @@ from schedcore.simulation.workloads.token_ids import Prompts
 from schedcore.simulation.workloads.workload import Workload, make_workload
 
 HEADER = ("server", "beside jobs", "TTFT p50", "p99", "TPOT p50", "p99", "attained %", "jobs done", "errors")
+LEAST_MS = 0.1  # of a pace
 SHOWN = (0, 1, 2, 3, 4, 5, 6, 7)
 
 
@@ -74,13 +76,18 @@ class VllmCoserving:
         """Alone, and beside the jobs."""
         log = contestants.RESULTS / f"vllm-coserving-{contestant.name.replace(' ', '-')}.log"
         with ServerProcess(contestant.name, contestant.command, shlex.quote(str(self._folder)), log) as server:
-            for has_jobs in (False, True):
-                yield uvloop.run(self._run(server, contestant, has_jobs))
+            alone = uvloop.run(self._run(server, contestant, {}, has_jobs=False))
+            yield alone
+            is_told = self._arguments.pace and contestant.takes_targets and alone.online.tpot_ms is not None
+            told = {"tpot_target_ms": max(LEAST_MS, self._arguments.pace * alone.online.tpot_ms.p50)} if is_told else {}
+            yield uvloop.run(self._run(server, contestant, told, has_jobs=True))
 
-    async def _run(self, server: ServerProcess, contestant: Contestant, has_jobs: bool) -> Measurement:
+    async def _run(
+        self, server: ServerProcess, contestant: Contestant, told: dict[str, float], *, has_jobs: bool
+    ) -> Measurement:
         args = self._arguments
         async with LoadClient(server.base_url) as client, LoadClient(server.base_url) as job_client:
-            fields = {RequestClass.OFFLINE: contestant.job_fields}
+            fields = {RequestClass.OFFLINE: contestant.job_fields, RequestClass.ONLINE: told}
             addressee = Addressee(await client.model_name(), self._online.vocab_size, fields)
             await drive(client, *self._load(addressee, args.online_len, 3, 1.0))  # warm
             workload, asked = self._load(addressee, args.online_len, args.rate, args.seconds)
@@ -121,8 +128,8 @@ def describe(document: Document, arguments: argparse.Namespace) -> str:
         f"`{document.command}`, {document.date}, commit {document.commit}, {machine.cpu}, model {document.model}, "
         f"{arguments.dtype}. Online: Poisson, {arguments.rate:g} requests/s for {arguments.seconds:g} s, "
         f"{arguments.online_len[0]} tokens in, {arguments.online_len[1]} out; targets TTFT {targets.ttft_ms:g} ms, ITL "
-        f"{targets.itl_ms:g} ms. Jobs: {arguments.in_flight} in flight, {arguments.job_len[0]} in, "
-        f"{arguments.job_len[1]} out. Milliseconds. All columns: {arguments.name}.csv.",
+        f"{targets.itl_ms:g} ms, pace {arguments.pace:g}. Jobs: {arguments.in_flight} in flight, "
+        f"{arguments.job_len[0]} in, {arguments.job_len[1]} out. Milliseconds. All columns: {arguments.name}.csv.",
         "",
         render_part(HEADER, rows(document), SHOWN),
         "",
@@ -138,7 +145,7 @@ def verdict(measurements: Sequence[Measurement]) -> list[str]:
     for alone, beside in zip(measurements[::2], measurements[1::2], strict=True):
         if alone.online.tpot_ms is None or beside.online.tpot_ms is None:
             continue
-        slower = beside.online.tpot_ms.p50 / alone.online.tpot_ms.p50
+        slower = ratio(beside.online.tpot_ms.p50, alone.online.tpot_ms.p50)
         share = beside.num_jobs / max(1, first.num_jobs)
         said.append(
             f"- {beside.server}: TPOT p50 beside the jobs {slower:.2f} x that alone, "
@@ -193,6 +200,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--in-flight", type=int, default=64, help="jobs")
     parser.add_argument("--job-len", type=int, nargs=2, default=[128, 256], metavar=("IN", "OUT"))
     parser.add_argument("--ttft-ms", type=float, default=500.0)
+    parser.add_argument("--pace", type=float, default=1.2, help="times per token beside the jobs over those alone")
     parser.add_argument("--itl-ms", type=float, default=100.0)
     parser.add_argument("--quick", action="store_true", help="short runs, to see whether everything works")
     arguments = parser.parse_args()

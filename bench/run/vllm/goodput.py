@@ -135,7 +135,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--cv", type=float, default=1.0)
     parser.add_argument("--quick", action="store_true", help="short runs, to see whether everything works")
     arguments = parser.parse_args()
-    arguments.name = arguments.name or "vllm_goodput"
+    arguments.name, arguments.pace = arguments.name or "vllm_goodput", 0.0
     if arguments.quick:
         arguments.seconds, arguments.rates, arguments.output_len = 4.0, [1, 2], 16
     return arguments
