@@ -88,6 +88,10 @@ class PeerThread:
                 logger.warning("nothing comes from the engine at %s: %s", self.source.endpoint, error)
             self._hang_up()
             task.fail(is_refused=self._is_refused)
+        except Exception:  # a mistake of ours: whoever waits for the task goes on without it
+            logger.exception("what the engine at %s was asked has failed", self.source.endpoint)
+            self._hang_up()
+            task.fail(is_refused=False)
 
     def _hang_up(self) -> None:
         if self._blocks is not None:
