@@ -103,6 +103,7 @@ def node_status(node: Node) -> NodeStatus:
         num_running=0 if stats is None else sum(stats.num_running),
         num_waiting=0 if stats is None else sum(stats.num_waiting),
         num_sessions=0 if stats is None else stats.num_sessions,
+        pulled_bytes=0 if stats is None else stats.num_pulled_blocks * stats.block_bytes,
         num_restarts=0 if seat is None else seat.num_restarts,
         last_death=node.last_death,
     )

@@ -42,6 +42,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     num_running: int  # of all gateways
     num_waiting: int
     num_sessions: int  # that its engine knows
+    pulled_bytes: int = 0  # of cache that came from other nodes, since its engine started
     num_restarts: int  # of its engine
     last_death: str  # of its engine or itself, and why; empty: none yet
 

@@ -101,6 +101,6 @@ async def test_the_pages_table_of_nodes_can_be_read_aloud_and_names_what_the_ser
     page = await (await (await serve(FakeEngine())).get("/")).text()
     table = page[page.index("<table>") : page.index("</table>")]
     assert "<caption" in table
-    assert table.count("<th ") == table.count('<th scope="col">') == 8
+    assert table.count("<th ") == table.count('<th scope="col">') == 9
     assert 'role="region" aria-label="Nodes behind this server"' in page  # what scrolls has a name and takes keys
     assert set(re.findall(r"\bnode\.(\w+)", page)) <= set(NodeStatus.__struct_fields__)
