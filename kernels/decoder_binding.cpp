@@ -1,10 +1,12 @@
-// decoder_step and draw_tokens as Python functions. What changes from step to step are numpy arrays, used in place.
+// decoder_step, allow_tokens and draw_tokens as Python functions. What changes from step to step are numpy arrays, used
+// in place.
 #include <pybind11/numpy.h>
 
 #include <array>
 #include <utility>
 #include <vector>
 
+#include "allow_tokens.h"
 #include "bindings.h"
 #include "decoder_step.h"
 #include "draw_tokens.h"
@@ -132,6 +134,14 @@ void argmax(Pointer logits, int64_t vocab_size, Array<int32_t> tokens) {
   check(draw_tokens_cpu(args));
 }
 
+void allow_tokens(Pointer logits, int64_t vocab_size, const Array<int32_t>& rows, const Array<uint64_t>& masks) {
+  static_assert(sizeof(uint64_t) == sizeof(const uint32_t*));
+  const AllowTokensArgs args{reinterpret_cast<float*>(logits), rows.data(),
+                             reinterpret_cast<const uint32_t* const*>(masks.data()), rows.size(), vocab_size};
+  py::gil_scoped_release no_lock;
+  check(allow_tokens_cpu(args));
+}
+
 void draw_tokens(Pointer logits, int64_t vocab_size, const Array<float>& temperature, const Array<int64_t>& top_k,
                  const Array<float>& top_p, const Array<float>& min_p, const Array<uint64_t>& seed,
                  const Array<int64_t>& index, Array<int32_t> tokens) {
@@ -177,6 +187,8 @@ void bind_decoder(py::module_& module) {
            py::arg("logits"))
       .def("take_stage_ns", &take_stage_ns);
   module.def("argmax", &argmax, py::arg("logits"), py::arg("vocab_size"), exactly("tokens"));
+  module.def("allow_tokens", &allow_tokens, py::arg("logits"), py::arg("vocab_size"), exactly("rows"),
+             exactly("masks"));
   module.def("draw_tokens", &draw_tokens, py::arg("logits"), py::arg("vocab_size"), exactly("temperature"),
              exactly("top_k"), exactly("top_p"), exactly("min_p"), exactly("seed"), exactly("index"),
              exactly("tokens"));

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 Int32Array = npt.NDArray[np.int32]
+UInt64Array = npt.NDArray[np.uint64]
 
 has_cuda: bool
 
@@ -242,6 +243,7 @@ class Decoder:  # CPU only; arrays are used in place, a wrong dtype is a TypeErr
     def take_stage_ns(self) -> tuple[int, ...]: ...  # by DecoderStage, since the last call; the first starts timing
 
 def argmax(logits: int, vocab_size: int, tokens: Int32Array) -> None: ...
+def allow_tokens(logits: int, vocab_size: int, rows: Int32Array, masks: UInt64Array) -> None: ...  # masks: addresses
 def draw_tokens(
     logits: int,
     vocab_size: int,

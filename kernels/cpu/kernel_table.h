@@ -1,6 +1,7 @@
 // The CPU kernels of one instruction set. Each is compiled from the same sources into a namespace of its own.
 #pragma once
 
+#include "allow_tokens.h"
 #include "decoder_step.h"
 #include "draw_tokens.h"
 #include "hidden_gather.h"
@@ -23,6 +24,7 @@
   X(linear, LinearArgs)                       \
   X(decoder_step, DecoderStepArgs)            \
   X(draw_tokens, DrawTokensArgs)              \
+  X(allow_tokens, AllowTokensArgs)            \
   X(hidden_gather, HiddenGatherArgs)          \
   X(hidden_write, HiddenWriteArgs)            \
   X(project_rope_write, ProjectRopeWriteArgs) \

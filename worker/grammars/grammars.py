@@ -12,9 +12,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from schedcore.api.types import EngineRequest, Grammar
 from schedcore.grammar.problems import readable
 from schedcore.grammar.source import limits, llguidance_source
+from worker.grammars.follower import Follower
 from worker.grammars.matcher import Matcher
 from worker.grammars.vocabulary import VocabularyError, has_vocabulary, load_vocabulary
 
@@ -40,7 +44,7 @@ class Grammars:
         self._compiling: dict[int, Future[Matcher]] = {}  # by request id, in the order of arrival
         self._matchers: dict[int, Matcher] = {}
         self._compiler: ThreadPoolExecutor | None = None
-        self._follower: ThreadPoolExecutor | None = None
+        self._follower: Follower | None = None
 
     @property
     def has_vocabulary(self) -> bool:
@@ -54,7 +58,7 @@ class Grammars:
         """REQUIRES: it has a grammar. take_compiled() will name it."""
         if self._compiler is None:
             self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
-            self._follower = ThreadPoolExecutor(1, thread_name_prefix="masks")
+            self._follower = Follower()
         self._compiling[request.request_id] = self._compiler.submit(self.compile, request)
 
     def take_compiled(self) -> list[tuple[int, str | None]]:
@@ -91,18 +95,21 @@ class Grammars:
         matcher = self._matchers.get(request_id)
         return None if matcher is None else matcher.problem
 
-    def advance(self, sampled: Sequence[tuple[Matcher, int]]) -> None:
-        """The tokens that were sampled; their next masks are found meanwhile."""
-        if not sampled or self._follower is None:
-            return
-        ready = self._follower.submit(_follow, sampled)
-        for matcher, _ in sampled:
-            matcher.ready = ready
+    def wait_for_masks(self) -> None:
+        """Until every matcher's mask is that of its next token."""
+        if self._follower is not None:
+            self._follower.wait()
+
+    def advance(self, matchers: Sequence[Matcher], tokens: npt.NDArray[np.int32]) -> None:
+        """The tokens that were sampled, each for its matcher; their next masks are found meanwhile."""
+        if self._follower is not None:
+            self._follower.begin(matchers, tokens)
 
     def close(self) -> None:
-        for threads in (self._compiler, self._follower):
-            if threads is not None:
-                threads.shutdown(cancel_futures=True)
+        if self._compiler is not None:
+            self._compiler.shutdown(cancel_futures=True)
+        if self._follower is not None:
+            self._follower.close()
 
     def compile(self, request: EngineRequest) -> Matcher:
         """With the mask of its first token. On the compiling thread, as all below. Raises GrammarError."""
@@ -121,8 +128,7 @@ class Grammars:
         for token in request.prompt_token_ids[len(request.prompt_token_ids) - request.num_prior_tokens :]:
             if matcher.problem is None:
                 matcher.advance(token)
-        if matcher.problem is None:
-            matcher.find_mask()
+        matcher.find_mask()
         return matcher
 
     def _load(self) -> LLTokenizer:
@@ -145,10 +151,3 @@ def _compile(vocabulary: LLTokenizer, grammar: Grammar) -> LLMatcher:
     if inner.is_error():
         raise GrammarError(f"the grammar cannot be compiled: {readable(inner.get_error())}")
     return inner
-
-
-def _follow(sampled: Sequence[tuple[Matcher, int]]) -> None:
-    for matcher, token in sampled:
-        matcher.advance(token)
-        if matcher.problem is None:
-            matcher.find_mask()

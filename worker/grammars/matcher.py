@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,9 +17,9 @@ _TOO_COMPLEX = "the grammar became too complex to follow"
 
 
 class Matcher:
-    """Moved on by one thread at a time; whoever reads the rest has called wait()."""
+    """Moved on by one thread at a time."""
 
-    __slots__ = ("_inner", "_stop_bits", "_stop_tokens", "_text_bits", "mask", "problem", "ready")
+    __slots__ = ("_inner", "_stop_bits", "_stop_tokens", "_text_bits", "address", "mask", "problem")
 
     def __init__(self, inner: LLMatcher, end_tokens: Sequence[int], stop_tokens: Sequence[int], num_words: int) -> None:
         """end_tokens: llguidance's; stop_tokens: the request's own, which take their place."""
@@ -28,33 +27,36 @@ class Matcher:
         self._stop_tokens = frozenset(stop_tokens)
         self._stop_bits = _bits(stop_tokens, num_words)
         self._text_bits = ~(_bits(end_tokens, num_words) | self._stop_bits)
-        self.mask: Words = np.zeros(num_words, np.uint32)
+        self.mask: Words = np.zeros(num_words, np.uint32)  # always the same memory
+        self.address = self.mask.ctypes.data  # of the mask, asked for once: numpy takes its time
         self.problem: str | None = None  # why the request cannot go on
-        self.ready: Future[None] | None = None  # done when the mask is that of the next token; None: it is
 
     @property
     def must_end(self) -> bool:
         """Nothing but a stop token may come."""
         return not (self.mask & self._text_bits).any()
 
-    def wait(self) -> None:
-        if self.ready is not None:
-            self.ready.result()
-            self.ready = None
-
     def advance(self, token: int) -> None:
         """After a token was sampled; then find_mask()."""
         if token not in self._stop_tokens and not self._inner.consume_token(token):
-            self.problem = self._inner.get_error() or _TOO_COMPLEX
+            self._fail()
 
     def find_mask(self) -> None:
-        found = np.frombuffer(self._inner.compute_bitmask(), np.uint32, len(self.mask))
-        if self._inner.is_error():
-            self.problem = self._inner.get_error() or _TOO_COMPLEX
+        """Of nothing, once there is a problem."""
+        if self.problem is not None:
             return
-        self.mask = found & self._text_bits
+        mask = self.mask
+        self._inner.unsafe_compute_mask_ptr(self.address, mask.nbytes)
+        if self._inner.is_error():
+            self._fail()
+            return
+        np.bitwise_and(mask, self._text_bits, out=mask)
         if self._inner.is_accepting():
-            self.mask |= self._stop_bits
+            np.bitwise_or(mask, self._stop_bits, out=mask)
+
+    def _fail(self) -> None:
+        self.problem = self._inner.get_error() or _TOO_COMPLEX
+        self.mask.fill(0)
 
 
 def _bits(tokens: Sequence[int], num_words: int) -> Words:

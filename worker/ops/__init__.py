@@ -21,16 +21,26 @@ from worker.ops.decoder_step import has_decoder_step, make_decoder_step
 from worker.ops.native import DEFAULT_THREADS, backend, num_threads, set_num_threads
 from worker.ops.norm import add_rms_norm, rms_norm
 from worker.ops.products import linear, pack_linear, silu_mul
-from worker.ops.sampling import argmax, draw_tokens, draws_on_device
+from worker.ops.sampling import (
+    allow_tokens,
+    allow_tokens_at,
+    argmax,
+    draw_tokens,
+    draws_on_device,
+    takes_addresses,
+)
 
 __all__ = [
     "DEFAULT_THREADS",
     "add_rms_norm",
+    "allow_tokens",
+    "allow_tokens_at",
     "argmax",
     "backend",
     "draw_tokens",
     "draws_on_device",
     "has_decoder_step",
+    "takes_addresses",
     "hidden_gather",
     "hidden_write",
     "land",

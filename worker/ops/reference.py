@@ -6,6 +6,8 @@ T tokens, S sequences; float32 inside, results in the dtype of the input.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -14,11 +16,12 @@ from torch import Tensor
 
 from schedcore._core import NO_TOKEN
 from worker.batch.paged_pool import PagedPool, StepBatch, StoredTokens
-from worker.batch.staging import to_host
+from worker.batch.staging import to_device, to_host
 from worker.ops.draw import draw, keep_likeliest
 from worker.ops.noise import uniforms
 
 K, V = 0, 1  # vector kinds
+_BITS = np.arange(32, dtype=np.int32)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -152,6 +155,16 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, sliding_window: int) 
         visible &= key_pos > query_pos - sliding_window
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, v)
+
+
+def allow_tokens(logits: Tensor, rows: npt.NDArray[np.int32], masks: Sequence[npt.NDArray[np.uint32]]) -> None:
+    """An eighth of a byte per token crosses to a device, not a byte."""
+    device, num_words = logits.device, -(-logits.shape[1] // 32)
+    words = to_device(np.stack([mask[:num_words] for mask in masks]).view(np.int32), device)
+    bits = (words[:, :, None] >> to_device(_BITS, device)) & 1
+    forbidden = bits.flatten(1)[:, : logits.shape[1]] == 0
+    at = to_device(rows.astype(np.int64), device)
+    logits[at] = logits[at].masked_fill(forbidden, float("-inf"))
 
 
 def argmax(logits: Tensor) -> npt.NDArray[np.int32]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -13,16 +15,37 @@ from worker.ops.draw import DrawParameters
 from worker.ops.tensor_spec import match
 
 Int32Array = npt.NDArray[np.int32]
+UInt64Array = npt.NDArray[np.uint64]
+Words = npt.NDArray[np.uint32]  # a bit per token, the lowest first
 
 
 def argmax(logits: Tensor) -> Int32Array:
     """logits float32 [n, V] -> the first of the largest of each row, [n]; NO_TOKEN where that is not finite."""
-    if not _has_token_kernels(logits):
+    if not takes_addresses(logits):
         return reference.argmax(logits)  # on CUDA too: torch's is as fast as memory
     num_rows, vocab_size = match("logits[n,V|V,1]", logits)
     tokens = np.empty(num_rows, dtype=np.int32)
     native.kernels.argmax(logits.data_ptr(), vocab_size, tokens)
     return tokens
+
+
+def allow_tokens(logits: Tensor, rows: Int32Array, masks: Sequence[Words]) -> None:
+    """In place: logits float32 [n, V] become minus infinity where a bit is not set; NaN of allowed tokens stays.
+
+    rows: distinct; masks[i], of rows[i], has at least V bits.
+    """
+    if not takes_addresses(logits):
+        return reference.allow_tokens(logits, rows, masks)
+    addresses = np.array([mask.ctypes.data for mask in masks], np.uint64)
+    return allow_tokens_at(logits, rows, addresses)
+
+
+def allow_tokens_at(logits: Tensor, rows: Int32Array, addresses: UInt64Array) -> None:
+    """Likewise, for masks that are known by their addresses. REQUIRES: takes_addresses(logits)."""
+    _, vocab_size = match("logits[n,V|V,1]", logits)
+    if len(rows) != len(addresses):
+        raise ValueError(f"{len(rows)} rows need as many masks, got {len(addresses)}")
+    native.kernels.allow_tokens(logits.data_ptr(), vocab_size, rows, addresses)
 
 
 def draws_on_device(x: Tensor) -> bool:
@@ -65,5 +88,6 @@ def _draw_on_device(logits: Tensor, drawing: Parcel) -> Int32Array:
     return ids
 
 
-def _has_token_kernels(logits: Tensor) -> bool:
+def takes_addresses(logits: Tensor) -> bool:
+    """Whether allow_tokens_at() is for these logits, and the CPU's kernels for the tokens of a row."""
     return native.HAS_KERNELS and logits.is_cpu and logits.dtype is torch.float32

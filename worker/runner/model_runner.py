@@ -19,7 +19,7 @@ from worker.runner.executor import StepResult
 from worker.runner.make_forward import make_forward
 from worker.sampling.pooling import Pools, Span, span_indices
 from worker.sampling.prompt_logprobs import Chunk, PromptLogprobs, token_indices
-from worker.sampling.sampler import Sampler, TokenIds
+from worker.sampling.sampler import PlanNeeds, Sampler, TokenIds
 
 
 class ModelRunner:
@@ -55,7 +55,8 @@ class ModelRunner:
     def execute(self, plan: BatchPlan) -> StepResult:
         begin_changes(plan, self._pool)
         chunks, spans = self._prompt_logprobs.chunks(plan), self._pools.spans(plan)
-        if not (chunks or spans) and self._sampler.is_greedy(plan):
+        needs = self._sampler.needs(plan)
+        if needs is None and not (chunks or spans):
             token_ids = self._forward.greedy_tokens(plan)
             return self._result(plan, token_ids, None)
         with torch.inference_mode():
@@ -65,9 +66,9 @@ class ModelRunner:
                 if logits is None:  # any token will do
                     return self._result(plan, np.zeros(len(plan.sample_seqs), np.int32), None)
             else:
-                drawing = self._drawing(plan)
+                drawing = self._drawing(plan, needs)
                 logits = self._forward.logits(plan, sampled_tokens(plan), *([] if drawing is None else [drawing]))
-            token_ids, logprobs = self._sampler.sample(logits, plan, drawing)
+            token_ids, logprobs = self._sampler.sample(logits, plan, drawing, needs)
             return self._result(plan, token_ids, logprobs)
 
     def _result(self, plan: BatchPlan, token_ids: TokenIds, logprobs: dict[int, TokenLogprobs] | None) -> StepResult:
@@ -76,9 +77,9 @@ class ModelRunner:
         vectors = self._pools.take_complete(plan, token_ids)
         return StepResult(token_ids, logprobs, complete, vectors, self._sampler.take_problems())
 
-    def _drawing(self, plan: BatchPlan) -> Parcel | None:
+    def _drawing(self, plan: BatchPlan, needs: PlanNeeds | None) -> Parcel | None:
         """What goes to the device with the step's arrays, for the sampler."""
-        return self._sampler.drawing(plan) if ops.draws_on_device(self._pool.data) else None
+        return self._sampler.drawing(plan, needs) if ops.draws_on_device(self._pool.data) else None
 
     def _run_with_prompts(self, plan: BatchPlan, chunks: list[Chunk], spans: list[Span]) -> Tensor | None:
         """Logits of the tokens that sample; None if nobody wants any. Prompts' own are collected."""

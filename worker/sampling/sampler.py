@@ -7,6 +7,8 @@ and in any company.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +28,17 @@ from worker.sampling.request_state import Needs, RequestState, is_plain
 from worker.sampling.row_table import RowTable
 
 TokenIds = npt.NDArray[np.int32]
+_NO_MATCHERS: tuple[npt.NDArray[np.int64], list[Matcher]] = (np.zeros(0, np.int64), [])
 _NOTHING_LEFT = (
     "no token is left to continue with: allowed_token_ids, bad_words, min_tokens and the form of the answer exclude all"
 )
+
+
+class PlanNeeds(NamedTuple):
+    """Of a plan where not every token is plainly greedy."""
+
+    of_tokens: npt.NDArray[np.uint8]  # of each token that is sampled, as Needs
+    any: int  # of them
 
 
 class Sampler:
@@ -50,46 +60,53 @@ class Sampler:
         self._states.pop(request_id, None)
         self._table.forget(request_id)
 
-    def is_greedy(self, plan: BatchPlan) -> bool:
-        """Whether argmax is all that this plan's tokens need."""
-        return not self._states or not self._needs(plan).any()
+    def needs(self, plan: BatchPlan) -> PlanNeeds | None:
+        """None where argmax is all that this plan's tokens need."""
+        if not self._states:
+            return None
+        rows = plan.rows[plan.sample_seqs]
+        self._table.sync(plan.request_ids[plan.sample_seqs], rows, self._states)
+        of_tokens = self._table.needs[rows]
+        any_needs = int(np.bitwise_or.reduce(of_tokens)) if len(of_tokens) else 0
+        return PlanNeeds(of_tokens, any_needs) if any_needs else None
 
-    def drawing(self, plan: BatchPlan) -> Parcel | None:
+    def drawing(self, plan: BatchPlan, needs: PlanNeeds | None) -> Parcel | None:
         """What sample() takes, for a device that draws tokens; None where no token of the plan is random."""
-        if not self._states or not (self._needs(plan) & Needs.RANDOM).any():
+        if needs is None or not needs.any & Needs.RANDOM:
             return None
         rows = plan.rows[plan.sample_seqs]
         return self._parameters(rows, self._num_output_tokens(plan, rows)).parcel()
 
     def sample(
-        self, logits: Tensor, plan: BatchPlan, drawing: Parcel | None = None
+        self, logits: Tensor, plan: BatchPlan, drawing: Parcel | None = None, plan_needs: PlanNeeds | None = None
     ) -> tuple[TokenIds, dict[int, TokenLogprobs] | None]:
         """logits float32 [len(plan.sample_seqs), vocab_size], overwritten.
 
-        drawing: where it has been sent to the device. Token ids, NO_TOKEN where logits are not finite, and
-        log-probabilities by index into them, for requests that asked.
+        drawing: where it has been sent to the device. plan_needs: where needs() has been asked. Token ids, NO_TOKEN
+        where logits are not finite, and log-probabilities by index into them, for requests that asked.
         """
-        if not self._states:
+        plan_needs = plan_needs or self.needs(plan)
+        if plan_needs is None:
             return ops.argmax(logits), None
+        needs, any_needs = plan_needs.of_tokens, plan_needs.any
         seqs = plan.sample_seqs
-        request_ids, rows = plan.request_ids[seqs], plan.rows[seqs]
-        needs = self._needs(plan)
-        any_needs = int(np.bitwise_or.reduce(needs)) if len(needs) else 0
-        if not any_needs:
-            return ops.argmax(logits), None
+        request_ids = plan.request_ids[seqs]
+        if any_needs == Needs.GRAMMAR:
+            return self._follow_greedily(logits, needs, request_ids), None
 
+        rows = plan.rows[seqs]
         num_output_tokens = self._num_output_tokens(plan, rows)
         raw = None
         if any_needs & Needs.LOGPROBS:
             asked = np.flatnonzero(needs & Needs.LOGPROBS)
             raw = logits[to_device(asked, logits.device)].log_softmax(-1)
-        matchers = self._matchers(needs, request_ids) if any_needs & Needs.GRAMMAR else {}
+        followed, matchers = self._matchers(needs, request_ids) if any_needs & Needs.GRAMMAR else _NO_MATCHERS
         if any_needs & Needs.ADJUSTMENTS:
             adjust(logits, self._adjusted_rows(needs, request_ids, num_output_tokens))
         if any_needs & Needs.ALLOWED:
             self._keep_allowed(logits, needs, request_ids, num_output_tokens)
         if matchers:
-            follow(logits, matchers)
+            follow(logits, followed, matchers)
         if any_needs & Needs.RANDOM:
             token_ids = ops.draw_tokens(logits, self._parameters(rows, num_output_tokens), drawing)
         else:
@@ -97,9 +114,7 @@ class Sampler:
         if any_needs & (Needs.PENALTIES | Needs.ALLOWED):
             self._remember(needs, request_ids, token_ids)
         if matchers and self._grammars is not None:
-            self._grammars.advance(
-                [(m, token) for i, m in matchers.items() if (token := int(token_ids[i])) != NO_TOKEN]
-            )
+            self._grammars.advance(matchers, token_ids[followed])
         if raw is None:
             return token_ids, None
         return token_ids, self._logprobs(raw, token_ids, asked, request_ids)
@@ -109,11 +124,16 @@ class Sampler:
         found, self._problems = self._problems, {}
         return found or None
 
-    def _needs(self, plan: BatchPlan) -> npt.NDArray[np.uint8]:
-        """Of each token that is sampled, as Needs."""
-        rows = plan.rows[plan.sample_seqs]
-        self._table.sync(plan.request_ids[plan.sample_seqs], rows, self._states)
-        return self._table.needs[rows]
+    def _follow_greedily(
+        self, logits: Tensor, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64]
+    ) -> TokenIds:
+        """What the rest of sample() comes to where grammars are all there is: in steps of 200 us it is noticed."""
+        rows, matchers = self._matchers(needs, request_ids)
+        follow(logits, rows, matchers)
+        token_ids = ops.argmax(logits)
+        if self._grammars is not None:
+            self._grammars.advance(matchers, token_ids[rows])
+        return token_ids
 
     def _num_output_tokens(self, plan: BatchPlan, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         """Before this step, by the tokens that are sampled. rows: theirs."""
@@ -147,14 +167,15 @@ class Sampler:
             masks.append(mask)
         allow_only(logits, which, masks)
 
-    def _matchers(self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64]) -> dict[int, Matcher]:
-        """By row of the logits. Waits until they know what may come next."""
+    def _matchers(
+        self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.int64], list[Matcher]]:
+        """With the rows of the logits that are theirs. Waits until they know what may come next."""
         which = np.flatnonzero(needs & Needs.GRAMMAR)
         states = [self._states[request_id] for request_id in request_ids[which].tolist()]
-        matchers = [state.matcher for state in states if state.matcher is not None]
-        for matcher in matchers:
-            matcher.wait()
-        return dict(zip(which.tolist(), matchers, strict=True))
+        if self._grammars is not None:
+            self._grammars.wait_for_masks()
+        return which, [state.matcher for state in states if state.matcher is not None]
 
     def _parameters(self, rows: npt.NDArray[np.int32], num_output_tokens: npt.NDArray[np.int64]) -> DrawParameters:
         table = self._table
