@@ -40,7 +40,6 @@ __all__ = [
     "draw_tokens",
     "draws_on_device",
     "has_decoder_step",
-    "takes_addresses",
     "hidden_gather",
     "hidden_write",
     "land",
@@ -54,6 +53,7 @@ __all__ = [
     "rope_kv_write",
     "set_num_threads",
     "silu_mul",
+    "takes_addresses",
     "unit_copy",
     "wait_for_units",
 ]

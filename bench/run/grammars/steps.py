@@ -3,8 +3,8 @@
     python -m bench.run.grammars.steps [--models demo random-15m] [--batch 8 32] [--tokens 200] [--rounds 5]
 
 One engine, in turns: a batch without a grammar, and the same batch with a JSON schema whose answers are never over
-within --tokens tokens, so that both have the same lengths. Per step that decodes, the least of the rounds, as others who
-use the machine only make steps slower: CPU time of the engine's thread, which is what stands in a step's way, CPU time
+within --tokens tokens, so that both have the same lengths. Per step that decodes, the least of the rounds, as others
+who use the machine only make steps slower: CPU time of the engine's thread, which stands in a step's way, CPU time
 of all threads of the process, and wall time, which means something on a quiet machine only. Compiling and prefill are
 not in it.
 """
