@@ -59,7 +59,7 @@ test-vllm: $(VENV)/.dev $(VLLM_VENV)/.built ## the vLLM engine, in an environmen
 	HOCKET_TEST_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest -q tests/vllm_engine $(ARGS)
 
 # What .ci/vllm runs.
-VLLM_CUT = test_adapters test_async_steering test_compat test_fuzzed_steering test_settings test_steering
+VLLM_CUT = test_adapters test_async_steering test_compat test_fuzzed_steering test_request_fields test_settings test_steering
 test-vllm-cut: $(VLLM_VENV)/.built
 	HOCKET_TEST_VLLM_REQUESTS=60 $(VLLM_VENV)/bin/python -m pytest -q -o filterwarnings= -p no:cacheprovider --timeout 180 \
 	  $(VLLM_CUT:%=tests/vllm_engine/%.py) $(ARGS)

@@ -72,6 +72,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     web_search_options: Any = None
     documents: Any = None
     echo: bool | None = None
+    return_prompt_text: bool | None = None
 
     @property
     def calls_tools(self) -> bool:
@@ -92,6 +93,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "documents": ([],),
     "chat_template": (),
     "echo": (False,),
+    "return_prompt_text": (False,),
 }
 _TEMPLATE_VARIABLES = {  # that are not a request's to set
     *("messages", "tools", "documents", "tokenize", "chat_template", "add_generation_prompt", "continue_final_message"),

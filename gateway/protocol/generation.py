@@ -108,6 +108,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     repetition_detection: Any = None
     watermarking: Any = None
     kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
+    vllm_xargs: Any = None
     return_token_offsets: Any = None
     detokenize: bool | None = None
     length_penalty: float | None = None  # of beams
@@ -164,6 +166,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "repetition_detection": (False,),
     "watermarking": (False,),
     "kv_transfer_params": ({},),
+    "ec_transfer_params": ({},),
+    "vllm_xargs": ({},),
     "return_token_offsets": (False,),
     "detokenize": (True,),
     "length_penalty": (1, 1.0),

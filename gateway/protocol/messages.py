@@ -96,13 +96,19 @@ class MessagesBody(msgspec.Struct, frozen=True, kw_only=True):
     # Refused: they change what is answered
     container: Any = None
     mcp_servers: Any = None
+    kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
+    vllm_xargs: Any = None
+    watermarking: Any = None
 
 
 class MessagesRequest(ChatRequest, frozen=True, kw_only=True):
     """What the model is asked."""
 
 
-_UNSUPPORTED = ("container", "mcp_servers")
+_UNSUPPORTED = (
+    *("container", "mcp_servers", "kv_transfer_params", "ec_transfer_params", "vllm_xargs", "watermarking"),
+)
 _decoder = msgspec.json.Decoder(MessagesBody)
 
 

@@ -81,6 +81,9 @@ class ResponsesBody(GenerationRequest, frozen=True, kw_only=True):
     conversation: Any = None
     prompt: Any = None
     context_management: Any = None
+    include_reasoning: bool | None = None
+    previous_input_messages: Any = None
+    enable_response_messages: bool | None = None
 
 
 class ResponsesRequest(ChatRequest, frozen=True, kw_only=True):
@@ -101,6 +104,9 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "conversation": (),
     "prompt": (),
     "context_management": ([],),
+    "include_reasoning": (True,),
+    "previous_input_messages": ([],),
+    "enable_response_messages": (False,),
     "truncation": ("disabled",),
     "n": (1,),
     "prompt_logprobs": (False,),

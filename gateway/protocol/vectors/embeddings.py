@@ -32,6 +32,7 @@ class EmbeddingBody(VectorBody, frozen=True, kw_only=True):
     embed_dtype: Any = None
     endianness: Any = None
     task: Any = None
+    padding: Any = None
 
 
 class EmbeddingRequest(VectorRequest, frozen=True, kw_only=True):
@@ -43,6 +44,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "embed_dtype": ("float32",),
     "endianness": ("native", "little"),
     "task": ("embed",),
+    "padding": ("do_not_pad",),
 }
 _decoder = msgspec.json.Decoder(EmbeddingBody)
 

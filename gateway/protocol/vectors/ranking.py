@@ -26,19 +26,29 @@ class Document(msgspec.Struct, frozen=True):
     text: str
 
 
-class RerankBody(VectorBody, frozen=True, kw_only=True):
+class RankingBody(VectorBody, frozen=True, kw_only=True):
+    """What is refused, because it changes the answer."""
+
+    max_tokens_per_query: Any = None
+    max_tokens_per_doc: Any = None
+    instruction: Any = None
+    chat_template_kwargs: Any = None
+    padding: Any = None
+    use_activation: Any = None
+
+
+class RerankBody(RankingBody, frozen=True, kw_only=True):
     query: str
     documents: Annotated[list[str | Document], Meta(min_length=1)]
     top_n: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None  # 0 and null: all
     return_documents: bool | None = None  # default: true, as in vLLM
 
-    # Refused: they change the answer
-    max_tokens_per_doc: Any = None
+    # Refused, too
     max_chunks_per_doc: Any = None
     rank_fields: Any = None
 
 
-class ScoreBody(VectorBody, frozen=True, kw_only=True):
+class ScoreBody(RankingBody, frozen=True, kw_only=True):
     """Under whichever names."""
 
     text_1: Texts | None = None
@@ -63,7 +73,15 @@ class ScoreRequest(VectorRequest, frozen=True, kw_only=True):
     num_left: int
 
 
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {"max_tokens_per_doc": (), "max_chunks_per_doc": (), "rank_fields": ([],)}
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "max_tokens_per_query": (),
+    "max_tokens_per_doc": (),
+    "instruction": ("",),
+    "chat_template_kwargs": ({},),
+    "padding": ("do_not_pad",),
+    "use_activation": (),
+}
+_UNSUPPORTED_IN_RERANK: dict[str, tuple[Any, ...]] = {"max_chunks_per_doc": (), "rank_fields": ([],)}
 _LEFT, _RIGHT = ("text_1", "data_1", "queries"), ("text_2", "data_2", "documents", "items")
 _rerank, _score = msgspec.json.Decoder(RerankBody), msgspec.json.Decoder(ScoreBody)
 
@@ -71,7 +89,7 @@ _rerank, _score = msgspec.json.Decoder(RerankBody), msgspec.json.Decoder(ScoreBo
 def decode_rerank(body: bytes) -> RerankRequest:
     """Raises InvalidRequestError."""
     asked = decode_json(_rerank, body)
-    refuse(asked, _UNSUPPORTED)
+    refuse(asked, _UNSUPPORTED | _UNSUPPORTED_IN_RERANK)
     documents: list[Text] = [d if isinstance(d, str) else d.text for d in asked.documents]
     check_texts([asked.query], "query")
     check_texts(documents, "documents")
@@ -88,6 +106,7 @@ def decode_rerank(body: bytes) -> RerankRequest:
 def decode_score(body: bytes) -> ScoreRequest:
     """Raises InvalidRequestError."""
     asked = decode_json(_score, body)
+    refuse(asked, _UNSUPPORTED)
     (left_param, left), (right_param, right) = _one_of(asked, _LEFT), _one_of(asked, _RIGHT)
     check_texts(left, left_param)
     check_texts(right, right_param)
