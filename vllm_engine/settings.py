@@ -15,6 +15,7 @@ from vllm_engine.adapters import adapter_arguments
 
 _OURS_ONLY = (  # settings that vLLM's engine has no place for
     "quantization",
+    "kv_cache_dtype",
     "cache_kinds",
     "partial_caching",
     "num_threads",

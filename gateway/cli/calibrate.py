@@ -77,6 +77,7 @@ _COUNT = {"type": positive_int}
 _ENGINE_OPTIONS: dict[str, dict[str, Any]] = {  # settings that change how long a step takes; what differs here
     "device": {"metavar": "NAME"},
     "dtype": {"help": "of weights and cache"},
+    "kv_cache_dtype": {"help": "of the cache (default: that of the weights)"},
     "quantization": {"help": "of weights, on CPU"},
     "num_threads": _COUNT,
     "max_model_len": _COUNT,

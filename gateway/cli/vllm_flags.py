@@ -50,7 +50,6 @@ WITHOUT_EFFECT: dict[str, WithoutEffect] = {
     "enable-auto-tool-choice": WithoutEffect("tools may always be called"),
     "allow-credentials": WithoutEffect("keys are headers, not cookies"),
     "swap-space": WithoutEffect("--host-cache-bytes keeps dropped cache in host memory", True),
-    "kv-cache-dtype": WithoutEffect("the cache is kept as the model computes", True),
     "attention-backend": WithoutEffect(_DECODES, True),
     "compilation-config": WithoutEffect(_DECODES, True),
     "cuda-graph-sizes": WithoutEffect("--max-cudagraph-capture-size is the largest", True),

@@ -181,6 +181,23 @@ inline void store(Float16* p, Vec v) {
 #endif
 }
 
+// ---- int8 ----
+
+inline Vec load(const int8_t* p) {
+#if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512F__)
+  __m128i bytes;
+  __builtin_memcpy(&bytes, p, sizeof(bytes));
+  return bit_cast<Vec>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+#elif HOCKET_SIMD_WIDTH == 8 && defined(__AVX2__)
+  return bit_cast<Vec>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(p))));
+#else
+  typedef int8_t ByteVec __attribute__((vector_size(kWidth)));
+  ByteVec bytes;
+  __builtin_memcpy(&bytes, p, sizeof(bytes));
+  return __builtin_convertvector(bytes, Vec);
+#endif
+}
+
 // ---- the first n < kWidth elements; the others read as zero and are not written ----
 
 template <class T>

@@ -17,6 +17,7 @@ from schedcore.api.setting import POSITIVE, Flag, OneOf, Range, check
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DTYPE_ALIASES = (("half", "float16"), ("float", "float32"))
 QUANTIZATIONS = ("int8", "int4", "int8-weights")
+KV_CACHE_DTYPES = ("auto", "bfloat16", "int8")
 CACHE_KINDS = ("kv", "auto", "hidden")
 STARVING_TURN_MS = 2000.0  # that who had waited for long is served while others have waited as long
 VLLM_POLICY = "vllm"  # of the vLLM engine: its scheduler is left as it is
@@ -47,6 +48,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
         OneOf(QUANTIZATIONS),
     ] = None
+    kv_cache_dtype: Annotated[
+        str,
+        _model(
+            "of the cache; int8, on CPU: half of bfloat16, a scale per token and head (default: {default}, that of the "
+            "weights)"
+        ),
+        OneOf(KV_CACHE_DTYPES),
+    ] = "auto"
     lora_modules: Annotated[  # adapters() reads it
         tuple[str, ...],
         _model(
@@ -234,6 +243,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def _check_forms(self) -> None:
         kinds = self.cache_kinds
+        if self.kv_cache_dtype == "int8":
+            _require(kinds == "kv", f"kv_cache_dtype int8 keeps K and V only: cache_kinds must be kv, not {kinds}")
+            _require(not self.partial_caching, "kv_cache_dtype int8 keeps every token: partial_caching must be off")
         deciding = _KIND_POLICIES[kinds]
         _require(
             self.policy in deciding, f"cache_kinds {kinds} needs policy {' or '.join(deciding)}, not {self.policy}"

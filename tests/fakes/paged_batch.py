@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from worker.batch.int8_cache import integers_and_scales, quantize_heads, vector_size
 from worker.batch.paged_pool import PagedPool, StepBatch
 
 
@@ -55,8 +56,20 @@ def make_paged_batch(
                     unit = table[row, group, kind, block] = units.pop()
                     filled = min(block_size, sequence.seq_len - block * block_size)
                     data[unit, :, :filled] = torch.randn(layers_per_unit, filled, data.shape[-1])
-    pool = PagedPool(data.to(dtype).to(device), table.to(device), num_kv_heads, head_dim)
+    data = _in_int8(data, num_kv_heads) if dtype is torch.int8 else data.to(dtype)
+    pool = PagedPool(data.to(device), table.to(device), num_kv_heads, head_dim)
     return PagedBatch(_make_step(sequences, rows, device), pool)
+
+
+def _in_int8(data: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+    """Scales are NaN wherever nothing was written."""
+    size = vector_size(num_kv_heads, data.shape[-1] // num_kv_heads, torch.int8)
+    pool = torch.zeros(*data.shape[:3], size, dtype=torch.int8)
+    integers, scales = integers_and_scales(pool, num_kv_heads)
+    rounded, of_heads = quantize_heads(data.view(*data.shape[:3], num_kv_heads, -1))
+    integers.copy_(rounded.flatten(3))
+    scales.copy_(of_heads)
+    return pool
 
 
 def _make_step(sequences: list[Sequence], rows: list[int], device: str) -> StepBatch:

@@ -14,6 +14,7 @@ import torch
 from fakes.tiny_checkpoints import FAMILIES, VOCAB_SIZE, write_checkpoint
 from schedcore._core import BatchPlan, Scheduler, SchedulerConfig
 from worker import _kernels, ops
+from worker.batch.int8_cache import vector_size
 from worker.batch.paged_pool import ALL_LANDED, PagedPool
 from worker.forward.forward import Forward, LayerByLayer, NativeForward
 from worker.forward.step_inputs import StepInputs, apply_block_table_changes, sampled_tokens
@@ -39,7 +40,9 @@ def load(folder: Path, dtype: str = "float32", quantization: str | None = None) 
 def make_pool(model: DecoderModel, dtype: torch.dtype) -> PagedPool:
     config = model.config
     num_groups = -(-config.num_layers // LAYERS_PER_UNIT)
-    data = torch.full((NUM_UNITS, LAYERS_PER_UNIT, BLOCK_SIZE, config.kv_size), 1e4, dtype=dtype)
+    size = vector_size(config.num_kv_heads, config.head_dim, dtype)
+    junk = 1 if dtype is torch.int8 else 1e4
+    data = torch.full((NUM_UNITS, LAYERS_PER_UNIT, BLOCK_SIZE, size), junk, dtype=dtype)
     table = torch.zeros(MAX_SEQS, num_groups, 2, 256 // BLOCK_SIZE, dtype=torch.int32)
     return PagedPool(data, table, config.num_kv_heads, config.head_dim)
 
@@ -115,6 +118,13 @@ def test_products_may_be_of_several_forms(tmp_path: Path, dtype: torch.dtype) ->
     assert isinstance(world.forwards[0], NativeForward)
     world.add_requests([1, 5, 70, 17], seed=3)
     assert world.run() > 5
+
+
+@pytest.mark.usefixtures("cpu_device")
+def test_the_cache_may_be_in_int8(folder: Path) -> None:
+    world = World(load(folder, "bfloat16"), torch.int8)
+    world.add_requests([1, 5, 70, 17, 100, 33], seed=3)
+    assert world.run() > 10
 
 
 def test_hidden_states_equal_those_layer_by_layer(tmp_path: Path) -> None:

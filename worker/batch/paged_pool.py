@@ -63,7 +63,7 @@ class PagedPool:
         data[block_table.flatten(1, 2)[row, l // F, p // block_size], l % F, p % block_size, :hidden_size]
     """
 
-    data: Tensor  # [num_units, F, block_size, d_kv], d_kv = num_kv_heads * head_dim
+    data: Tensor  # [num_units, F, block_size, d_kv], d_kv = num_kv_heads * head_dim; in int8: see int8_cache.py
     block_table: Tensor  # int32 [max_num_seqs, num_groups, NUM_VECTOR_KINDS, max_blocks_per_seq]
     num_kv_heads: int
     head_dim: int

@@ -23,7 +23,7 @@ def first_estimate(loaded: LoadedRunner) -> LatencyCoefficients:
     few, many = (_seconds(loaded, n) for n in (FEW_TOKENS, MANY_TOKENS))
     config = loaded.config
     per_token = max((many - few) / (MANY_TOKENS - FEW_TOKENS), 0.01 * few)
-    kv_bytes = 2 * config.num_layers * config.kv_size * loaded.dtype.itemsize
+    kv_bytes = 2 * config.num_layers * loaded.pool.data.shape[-1] * loaded.pool.data.dtype.itemsize
     per_context = kv_bytes / CACHE_BYTES_PER_SECOND[loaded.device.type]
     return LatencyCoefficients(
         step_base=0.8 * few,

@@ -17,6 +17,7 @@ from schedcore._core import algorithms
 from schedcore.api.config import EngineConfig
 from schedcore.latency.step_measurements import MeasuredStep, StepMeasurements, measured_step
 from worker import ops
+from worker.batch.int8_cache import integers_and_scales
 from worker.calibration.disturbance import Disturbance
 from worker.calibration.step_shapes import ShapeLimits, StepShape, hidden_shapes, step_shapes
 from worker.calibration.step_timer import StepTimer
@@ -65,11 +66,16 @@ def measure_model(
         hidden_token=projection_seconds(loaded, clock),
         host_bytes_per_second=copy_bytes_per_second(loaded),
         source=f"hocket calibrate, {time.strftime('%Y-%m-%d', time.gmtime())}: {len(steps)} different steps, "
-        f"{loaded.dtype_name}, {_threads(loaded.device)}, medians; a step lasts from schedule() to commit()",
+        f"{_dtypes(loaded)}, {_threads(loaded.device)}, medians; a step lasts from schedule() to commit()",
         limits=f"up to {limits.max_num_seqs} sequences and {limits.max_num_tokens} tokens in a step, contexts up to "
         f"{limits.max_model_len}, {limits.num_blocks * limits.block_size} tokens in the cache; sampling at temperature "
         "1 without penalties or log-probabilities" + _hidden_limits(loaded),
     )
+
+
+def _dtypes(loaded: LoadedRunner) -> str:
+    has_its_own = loaded.cache_dtype_name != loaded.dtype_name
+    return loaded.dtype_name + (f" with the cache in {loaded.cache_dtype_name}" if has_its_own else "")
 
 
 def can_measure_hidden(loaded: LoadedRunner) -> bool:
@@ -111,7 +117,12 @@ def make_timer(loaded: LoadedRunner, limits: ShapeLimits, clock: Clock) -> StepT
 def fill_pool(loaded: LoadedRunner) -> None:
     """Memory that nobody ever wrote is one page of zeros, which a CPU reads faster than any cache."""
     data = loaded.pool.data
-    data[0].normal_()
+    if data.dtype is torch.int8:
+        integers, scales = integers_and_scales(data[:1], loaded.pool.num_kv_heads)
+        integers.random_(-127, 128)
+        scales.fill_(1 / 64)
+    else:
+        data[0].normal_()
     data[1:] = data[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from worker.batch.int8_cache import vector_size
 from worker.batch.paged_pool import PagedPool, StepBatch, StoredTokens
 from worker.ops.tensor_spec import match
 
@@ -14,10 +15,13 @@ def check_pool(pool: PagedPool) -> tuple[int, int, int, int]:
     data, table = pool.data, pool.block_table
     shape = match("data[U,F,b,D|u,f,D,1] block_table[R,G,2,B|r,g,B,1]", data, table)
     _, layers_per_unit, block_size, dim, _, _, _, num_groups, max_blocks, *_ = shape
-    if not data.dtype.is_floating_point or data.dtype.itemsize > 4 or table.dtype is not torch.int32:
-        raise ValueError("the pool must be of a floating dtype that kernels have, its block table int32")
-    if table.device != data.device or dim != pool.num_kv_heads * pool.head_dim:
+    has_dtype = data.dtype is torch.int8 or (data.dtype.is_floating_point and data.dtype.itemsize <= 4)
+    if not has_dtype or table.dtype is not torch.int32:
+        raise ValueError("the pool must be of int8 or a floating dtype that kernels have, its block table int32")
+    if table.device != data.device or dim != vector_size(pool.num_kv_heads, pool.head_dim, data.dtype):
         raise ValueError("the pool must have vectors of num_kv_heads * head_dim, its block table on the same device")
+    if data.dtype is torch.int8 and (not data.is_cpu or block_size * pool.num_kv_heads * pool.head_dim % 2):
+        raise ValueError("a pool of int8 is on the CPU, and a block of its layers has an even number of elements")
     if min(*data.shape, *table.shape) < 1:
         raise ValueError(f"a pool of {list(data.shape)} with block tables of {list(table.shape)} has room for nothing")
     if not (data.is_contiguous() and table.is_contiguous()):
@@ -67,6 +71,8 @@ def check_stored(tokens: StoredTokens, pool: PagedPool, size: int) -> int:
     for index in (tokens.positions, tokens.token_row, tokens.source):
         if index is not None:
             check_index(index, count, pool.data.device)
+    if pool.data.dtype is torch.int8:
+        raise ValueError("in int8 only K and V are kept, and only as rope_kv_write() stores them")
     if size > pool.data.shape[-1]:
         raise ValueError(f"a vector of {size} does not fit one of the pool's, {pool.data.shape[-1]}")
     return count

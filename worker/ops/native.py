@@ -20,6 +20,7 @@ __all__ = ["HAS_KERNELS", "kernels"]  # of what is imported
 DEFAULT_THREADS = torch.get_num_threads()  # before anybody has set it: as many as there are cores
 CPU = -1  # in the place of a CUDA stream
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # kernels/include/base/dtype.h
+POOL_DTYPES = DTYPES | {torch.int8: 3}
 
 
 def backend(device: torch.device) -> str:
@@ -85,7 +86,7 @@ def _make_native_pool(pool: PagedPool) -> kernels.PagedPool:
     layers_per_unit, block_size, num_groups, max_blocks = check_pool(pool)
     return kernels.PagedPool(
         pool.data.data_ptr(), pool.block_table.data_ptr(), layers_per_unit, block_size, pool.num_kv_heads,
-        pool.head_dim, num_groups, max_blocks, DTYPES[pool.data.dtype],
+        pool.head_dim, num_groups, max_blocks, POOL_DTYPES[pool.data.dtype],
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from schedcore._core import NO_TOKEN
+from worker.batch.int8_cache import integers_and_scales, quantize_heads
 from worker.batch.paged_pool import PagedPool, StepBatch, StoredTokens
 from worker.batch.staging import to_device, to_host
 from worker.ops.draw import draw, keep_likeliest
@@ -123,7 +124,13 @@ def _locate(pool: PagedPool, row: Tensor | int, layer: int, kind: int, positions
 def _store(vectors: Tensor, pool: PagedPool, layer: int, kind: int, tokens: StoredTokens) -> None:
     """vectors [n, d_kv]."""
     units, offsets = _locate(pool, tokens.token_row.long(), layer, kind, tokens.positions.long())
-    pool.data[units, layer % pool.layers_per_unit, offsets] = vectors.to(pool.data.dtype)
+    at = units, layer % pool.layers_per_unit, offsets
+    if pool.data.dtype is torch.int8:
+        integers, scales = integers_and_scales(pool.data, pool.num_kv_heads)
+        rounded, of_heads = quantize_heads(vectors.view(len(vectors), pool.num_kv_heads, pool.head_dim))
+        integers[at], scales[at] = rounded.flatten(1), of_heads
+    else:
+        pool.data[at] = vectors.to(pool.data.dtype)
 
 
 def _locate_hidden(pool: PagedPool, tokens: StoredTokens, layer: int) -> tuple[Tensor, Tensor]:
@@ -138,8 +145,11 @@ def _gather(pool: PagedPool, row: int, layer: int, kind: int, seq_len: int) -> T
     """Vectors [0, seq_len) of one sequence as float32 [seq_len, num_kv_heads, head_dim]."""
     positions = torch.arange(seq_len, device=pool.data.device)
     units, offsets = _locate(pool, row, layer, kind, positions)
-    vectors = pool.data[units, layer % pool.layers_per_unit, offsets]
-    return vectors.float().view(seq_len, pool.num_kv_heads, pool.head_dim)
+    at, shape = (units, layer % pool.layers_per_unit, offsets), (seq_len, pool.num_kv_heads, pool.head_dim)
+    if pool.data.dtype is torch.int8:
+        integers, scales = integers_and_scales(pool.data, pool.num_kv_heads)
+        return integers[at].float().view(shape) * scales[at].float()[:, :, None]
+    return pool.data[at].float().view(shape)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, sliding_window: int) -> Tensor:

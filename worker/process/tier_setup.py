@@ -71,11 +71,13 @@ def core_settings(
     if mover is None:
         return {}
     layout = {
-        "dtype": loaded.dtype_name,
+        "dtype": loaded.cache_dtype_name,
         "device": loaded.device.type,
         "block_size": config.block_size,
         "layers_per_unit": loaded.memory.layers_per_unit,
     }
+    if config.quantization is not None:  # K and V are what other weights make of the same tokens
+        layout["quantization"] = config.quantization
     return {
         "num_host_blocks": mover.host.num_slots,
         "num_copy_blocks": loaded.pool.num_lane_blocks,

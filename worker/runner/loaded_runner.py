@@ -37,7 +37,7 @@ CPU_WARM_UP_TOKENS = 16
 class LoadedRunner:
     folder: Path
     config: ModelConfig
-    dtype: torch.dtype  # of weights and cache
+    dtype: torch.dtype  # of weights
     device: torch.device
     memory: MemoryPlan
     pool: PagedPool
@@ -49,6 +49,10 @@ class LoadedRunner:
     @property
     def dtype_name(self) -> str:
         return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def cache_dtype_name(self) -> str:
+        return str(self.pool.data.dtype).removeprefix("torch.")
 
 
 def load_runner(config: EngineConfig) -> LoadedRunner:
@@ -68,6 +72,7 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
         device=device,
         max_positions=config.max_model_len,
     )
+    cache_dtype = _cache_dtype(config, model_config, dtype, device)
     if device.type == "cpu":
         keep_freed_memory()  # from here on: what loading needed once is given back
     sizes = graph_sizes(config, device)
@@ -76,8 +81,8 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
     forms, copies = has_forms(config, model_config), has_copies(config)
-    memory = plan_memory(config, model_config, dtype, max(0, free_bytes), has_forms=forms, has_copies=copies)
-    pool = allocate_pool(memory, config, model_config, dtype, device, has_padding_row=bool(sizes))
+    memory = plan_memory(config, model_config, cache_dtype, max(0, free_bytes), has_forms=forms, has_copies=copies)
+    pool = allocate_pool(memory, config, model_config, cache_dtype, device, has_padding_row=bool(sizes))
     forward = _make_forward(model, pool, config, sizes)
     grammars = Grammars(folder, model_config.vocab_size)
     runner = ModelRunner(
@@ -99,6 +104,22 @@ def graph_bytes(model: ModelConfig, sizes: list[int], dtype: torch.dtype) -> int
         return 0
     logits = model.vocab_size * (torch.float32.itemsize + dtype.itemsize)
     return sizes[-1] * (logits + 32 * model.hidden_size * dtype.itemsize)
+
+
+def _cache_dtype(
+    config: EngineConfig, model: ModelConfig, weight_dtype: torch.dtype, device: torch.device
+) -> torch.dtype:
+    """Raises ValueError for what this device, or this model, cannot do."""
+    if config.kv_cache_dtype == "auto":
+        return weight_dtype
+    dtype: torch.dtype = getattr(torch, config.kv_cache_dtype)
+    if device.type != "cpu" and dtype is not weight_dtype:
+        raise ValueError(
+            f"kv_cache_dtype {config.kv_cache_dtype} with weights in {weight_dtype} runs on CPU only, not on {device}"
+        )
+    if dtype is torch.int8 and config.block_size * model.kv_size % 2:
+        raise ValueError("kv_cache_dtype int8 needs an even block_size for this model")
+    return dtype
 
 
 def _make_forward(model: DecoderModel, pool: PagedPool, config: EngineConfig, sizes: list[int]) -> Forward:

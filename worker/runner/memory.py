@@ -13,6 +13,7 @@ from torch import Tensor
 from schedcore.api.config import EngineConfig
 from worker.base.errors import MemoryPlanError
 from worker.batch.host_memory import map_huge_pages
+from worker.batch.int8_cache import vector_size
 from worker.batch.paged_pool import NUM_LANES, NUM_VECTOR_KINDS, PagedPool
 from worker.models.model_config import ModelConfig
 
@@ -52,7 +53,7 @@ def plan_memory(
     has_forms: bool = False,
     has_copies: bool = False,
 ) -> MemoryPlan:
-    """free_bytes: what the pool may take if the configuration does not say.
+    """dtype: of the cache. free_bytes: what the pool may take if the configuration does not say.
 
     has_forms: other cache forms than K and V are possible, and the pool has their workspace in it.
     has_copies: the same of lanes for copies of uncached tokens, each as large as the workspace.
@@ -61,7 +62,8 @@ def plan_memory(
     layers_per_unit = min(config.layers_per_unit, model.num_layers)
     num_groups = -(-model.num_layers // layers_per_unit)
     units_per_block = num_groups * NUM_VECTOR_KINDS
-    unit_bytes = layers_per_unit * config.block_size * model.kv_size * dtype.itemsize
+    vector_bytes = vector_size(model.num_kv_heads, model.head_dim, dtype) * dtype.itemsize
+    unit_bytes = layers_per_unit * config.block_size * vector_bytes
     wanted_len = _wanted_model_len(config, model)
     wanted_blocks = -(-wanted_len // config.block_size)
 
@@ -151,8 +153,9 @@ def allocate_pool(
     """has_padding_row: for batches that are padded, see decode_inputs.py. Its unit comes after the scheduler's."""
     num_units = plan.num_units + has_padding_row + plan.num_workspace_units + plan.num_lane_units
     table = (config.max_num_seqs + has_padding_row, plan.num_groups, NUM_VECTOR_KINDS, plan.max_blocks_per_seq)
+    size = vector_size(model.num_kv_heads, model.head_dim, dtype)
     pool = PagedPool(
-        _zeros((num_units, plan.layers_per_unit, config.block_size, model.kv_size), dtype, device),
+        _zeros((num_units, plan.layers_per_unit, config.block_size, size), dtype, device),
         _zeros(table, torch.int32, device),
         model.num_kv_heads,
         model.head_dim,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from worker.batch.int8_cache import integers_and_scales, quantize_heads, vector_size
 from worker.batch.paged_pool import PagedPool, StepBatch
 
 LAYERS_PER_UNIT, BLOCK_SIZE = 4, 16
@@ -16,7 +17,7 @@ def make_paged_batch(
     num_seqs, longest = len(sequences), max(seq_len for _, seq_len in sequences)
     blocks = -(-longest // BLOCK_SIZE)
     units = torch.randperm(num_seqs * 2 * blocks, dtype=torch.int32).view(num_seqs, 1, 2, blocks)
-    data = torch.randn(units.numel(), 1, BLOCK_SIZE, kv_heads * head_dim).to(dtype)
+    data = _random_units(units.numel(), kv_heads, head_dim, dtype)
     data = data.expand(-1, LAYERS_PER_UNIT, -1, -1).contiguous()
     pool = PagedPool(data.to(device), units.to(device), kv_heads, head_dim)
 
@@ -38,3 +39,14 @@ def make_paged_batch(
         max_seq_len=longest,
     )
     return batch, pool
+
+
+def _random_units(count: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
+    """Of one layer."""
+    vectors = torch.randn(count, 1, BLOCK_SIZE, kv_heads, head_dim)
+    if dtype is not torch.int8:
+        return vectors.flatten(3).to(dtype)
+    data = torch.empty(count, 1, BLOCK_SIZE, vector_size(kv_heads, head_dim, dtype), dtype=dtype)
+    for part, rounded in zip(integers_and_scales(data, kv_heads), quantize_heads(vectors), strict=True):
+        part.copy_(rounded.reshape(part.shape))
+    return data

@@ -12,6 +12,7 @@ tokens to the host.
 `linear` has the shapes of the models of random_model.py, and reads a new weight each time, of as many as the model has,
 so that they come from where they come in a step: 15m from the last cache, the others from memory. Its read limit is
 measured on as many bytes. `quantized` is the same with the weights rounded as `hocket serve --quantization` does (CPU).
+`int8_cache` is `rope_kv_write` and `paged_attention` with K and V in int8 (CPU).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ class Bench:
     def __init__(self, device: str, dtype: torch.dtype, seconds: float, *, is_smoke: bool = False) -> None:
         """is_smoke: small shapes, few runs, to see that all of it works."""
         self.device = device
-        self.dtype = dtype
+        self.dtype = self.pool_dtype = dtype
         self.activation_dtype = torch.float32 if device == "cpu" else dtype
         self.seconds, self.is_smoke = 0.0 if is_smoke else seconds, is_smoke
         self.heads, self.hidden_heads = (HEADS, HIDDEN) if device == "cpu" else (GPU_HEADS, GPU_HIDDEN)
@@ -213,6 +214,14 @@ class Bench:
                     self.torch_attention(q, num_seqs, num_queries + past, kv_heads),
                     self.activation_dtype,
                 )  # fmt: skip
+
+    def int8_cache(self) -> Iterator[Case]:
+        if self.device != "cpu":
+            return
+        before, self.pool_dtype = self.pool_dtype, torch.int8
+        for case in (*self.rope_kv_write(), *self.paged_attention()):
+            yield replace(case, shape=f"{case.shape}, int8")
+        self.pool_dtype = before
 
     def hidden(self) -> Iterator[Case]:
         """hidden_write of a step's tokens, hidden_gather and project_rope_write of those that it reads."""
@@ -338,7 +347,7 @@ class Bench:
     def paged(
         self, num_seqs: int, num_queries: int, seq_len: int, kv_heads: int, head_dim: int
     ) -> tuple[StepBatch, PagedPool]:
-        return make_paged_batch([(num_queries, seq_len)] * num_seqs, kv_heads, head_dim, self.dtype, self.device)
+        return make_paged_batch([(num_queries, seq_len)] * num_seqs, kv_heads, head_dim, self.pool_dtype, self.device)
 
     def torch_attention(self, q: torch.Tensor, num_seqs: int, seq_len: int, kv_heads: int) -> Callable[[], object]:
         """On dense tensors that somebody else has gathered; without a mask where the library needs none."""
@@ -381,6 +390,7 @@ OPS = (
     "silu_mul",
     "rope_kv_write",
     "paged_attention",
+    "int8_cache",
     "hidden",
     "unit_copy",
     "draw_tokens",

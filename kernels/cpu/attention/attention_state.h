@@ -6,10 +6,11 @@
 // A query's result does not depend on its company, to the last bit: not on the other queries of its sequence, nor on
 // other sequences, nor on how keys are divided among threads. So every way to compute it has the same order:
 //
-//   score     the product of each lane's elements (StreamProducts), in ascending order, then over the lanes by halves
+//   score     the product of each lane's elements (StreamProducts), in ascending order, then over the lanes by halves;
+//             where keys are int8, of their integers, and then times the key's scale
 //   block     kKeyBlock keys from a multiple of kKeyBlock on: the top is raised, what there is so far is scaled; the
 //             total takes the weights by their place modulo kWidth, then over the lanes by halves; each element of out
-//             takes the values in ascending order
+//             takes the values in ascending order, int8 ones as integers times the weight that the value's scale is in
 //   partition kPartition keys likewise, with a state of its own
 //   result    the partitions' states, joined in ascending order
 //

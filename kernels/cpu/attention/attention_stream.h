@@ -41,7 +41,8 @@ class StreamAttention {
       const int64_t next = block + kKeyBlock;
       const bool is_last = next >= key_end;
       if (!is_last) find(row, next, next, key_end, blocks[i ^ 1]);
-      add_block(blocks[i], blocks[is_last ? i : i ^ 1].keys, num_heads, head_begin * head_dim_, rows);
+      const Scales scales{this, row, head_begin, block};
+      add_block(blocks[i], blocks[is_last ? i : i ^ 1].keys, num_heads, head_begin * head_dim_, scales, rows);
       if (is_last || next % kPartition == 0) {
         end_partition(block / kPartition, rows, num_rows, head_begin * group_, sink);
         if (!is_last) reset(rows.state.now, num_rows);
@@ -71,6 +72,28 @@ class StreamAttention {
     int64_t end;
     const T* keys[kKeyBlock];
     const T* values[kKeyBlock];
+  };
+
+  // Those of the block of keys at `block`; where elements have none, nothing is done with them.
+  struct Scales {
+    const StreamAttention* attention;
+    int64_t row;
+    int64_t first_head;
+    int64_t block;
+
+    // data[r][j] *= the scale of key or value j, for the query heads of KV head h and the keys [first, end).
+    void apply(Kind kind, int64_t h, int64_t first, int64_t end, float* data) const {
+      if constexpr (std::is_same_v<T, int8_t>) {
+        float scales[kKeyBlock] = {};  // what is not seen weighs nothing
+        attention->layer_.head_scales(row, kind, first_head + h, block + first, end - first, scales + first);
+        for (int64_t r = h * attention->group_; r < (h + 1) * attention->group_; ++r) {
+          float* of_row = data + r * kKeyBlock;
+          for (int64_t j = first / kWidth * kWidth; j < end; j += kWidth) {
+            store(of_row + j, load(of_row + j) * load(scales + j));
+          }
+        }
+      }
+    }
   };
 
   struct Place {
@@ -130,13 +153,15 @@ class StreamAttention {
 
   // All query heads of the item; `offset` is that of their first KV head in a vector. next_keys: of the block after it.
   void add_block(const Vectors& block, const T* const* next_keys, int64_t num_heads, int64_t offset,
-                 const Rows& rows) const {
+                 const Scales& scales, const Rows& rows) const {
     const int64_t begin = block.first / kGroup * kGroup;
     for (int64_t j = begin; j < block.end; j += kGroup) {
       const T* const* next = ahead(block.keys, j, block.end, block.values + begin);
       for (int64_t h = 0; h < num_heads; ++h) add_scores({block.keys + j, next, offset + h * head_dim_}, h, rows, j);
     }
+    for (int64_t h = 0; h < num_heads; ++h) scales.apply(kKeys, h, block.first, block.end, rows.scores);
     for (int64_t r = 0; r < num_heads * group_; ++r) softmax(block.first, block.end, rows, r);
+    for (int64_t h = 0; h < num_heads; ++h) scales.apply(kValues, h, block.first, block.end, rows.scores);
     for (int64_t j = begin; j < block.end; j += kGroup) {
       const T* const* next = ahead(block.values, j, block.end, next_keys);
       for (int64_t h = 0; h < num_heads; ++h) add_outputs({block.values + j, next, offset + h * head_dim_}, h, rows, j);

@@ -9,6 +9,8 @@
 // there are sums one after the other here.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/attention_state.h"
 #include "attention/gemm.h"
 #include "attention/stream_products_bf16.h"
@@ -69,6 +71,7 @@ class TileAttention {
   using Element = typename Products::Element;
   using Query = typename Products::Query;
   static constexpr int kPerElement = Products::kPerElement;
+  static constexpr bool kHasScales = std::is_same_v<T, int8_t>;
 
   struct Workspace {
     Element* queries;    // [row_size / kPerElement][kTileRows], scaled
@@ -145,12 +148,25 @@ class TileAttention {
 
     gemm<StoreByLanes, Element>({ws.keys + first * elements(), elements(), 1}, ws.queries, kTileRows,
                                 ws.scores + first * kTileRows, kTileRows, end - first, lanes, elements());
+    if constexpr (kHasScales) scale_scores(table_row, head, block, first, end, lanes, ws);
     if (needs_mask(from, to, rows, ws)) mask(block, first, end, lanes, ws);
-    for (int64_t r = 0; r < lanes; r += kWidth) softmax(r, first, end, ws);
+    float value_scales[kKeyBlock];
+    if constexpr (kHasScales) layer_.head_scales(table_row, kValues, head, from, to - from, value_scales + first);
+    for (int64_t r = 0; r < lanes; r += kWidth) softmax(r, first, end, value_scales, ws);
     rescale(rows, ws);
     const Element* weights = reinterpret_cast<const Element*>(ws.scores) + even_first / kPerElement * kTileRows;
     gemm<AddInOrder, Element>({weights, 1, kTileRows}, ws.values + even_first / kPerElement * row_size_, row_size_,
                               ws.state.now.out, row_size_, rows, row_size_, (even_end - even_first) / kPerElement);
+  }
+
+  void scale_scores(int64_t table_row, int64_t head, int64_t block, int64_t first, int64_t end, int64_t lanes,
+                    const Workspace& ws) const {
+    float scales[kKeyBlock];
+    layer_.head_scales(table_row, kKeys, head, block + first, end - first, scales + first);
+    for (int64_t j = first; j < end; ++j) {
+      float* scores = ws.scores + j * kTileRows;
+      for (int64_t r = 0; r < lanes; r += kWidth) store(scores + r, load(scores + r) * scales[j]);
+    }
   }
 
   bool needs_mask(int64_t from, int64_t to, int64_t rows, const Workspace& ws) const {
@@ -170,8 +186,8 @@ class TileAttention {
     }
   }
 
-  // scores -> exp(scores - top) as elements, for the kWidth rows from r on.
-  static void softmax(int64_t r, int64_t first, int64_t end, const Workspace& ws) {
+  // scores -> exp(scores - top) as elements, for the kWidth rows from r on. value_scales: for kHasScales.
+  static void softmax(int64_t r, int64_t first, int64_t end, const float* value_scales, const Workspace& ws) {
     const AttentionState& state = ws.state.now;
     const Vec old_top = load(state.top + r);
     Vec top = old_top;
@@ -184,6 +200,7 @@ class TileAttention {
         const Vec score = is_seen ? load(ws.scores + (j + i) * kTileRows + r) : splat(-kInfinity);
         weights[i] = Products::round_weight(exp(score - top));
         totals[(j + i) % kWidth] += weights[i];
+        if constexpr (kHasScales) weights[i] *= value_scales[j];
       }
       Products::expand_weights(weights, reinterpret_cast<Element*>(ws.scores) + j / kPerElement * kTileRows + r);
     }

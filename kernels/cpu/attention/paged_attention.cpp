@@ -182,6 +182,8 @@ Status paged_attention(const PagedAttentionArgs& args) {
       PagedAttention<Float16>(args).run();
       return Status::kOk;
     case DType::kInt8:
+      PagedAttention<int8_t>(args).run();
+      return Status::kOk;
     case DType::kInt8Blocks:
     case DType::kInt4Blocks:
       break;

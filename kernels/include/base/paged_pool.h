@@ -6,6 +6,10 @@
 // K and V: the vector of token p of the request in row r, layer l, kind k is the d_kv contiguous elements at
 //   data[block_table[r][l / layers_per_unit][k][p / block_size]][l % layers_per_unit][p % block_size]
 //
+// Int8: each head's elements are integers from -127 to 127 times a scale in bfloat16, its own for each token. A unit's
+// layer then holds the integers, [block_size][d_kv], and behind them the scales, [block_size][num_kv_heads].
+// store_head() of cpu/cache/int8_heads.h says how they are rounded. K and V only, and on CPU.
+//
 // X: a block has one unit per layer group. A row's 2 x num_groups places are counted on over groups and kinds, and the
 // unit of group g stands at place g, so that X is the first hidden_size <= d_kv elements at
 //   data[block_table[r][g / 2][g % 2][p / block_size]][l % layers_per_unit][p % block_size],  g = l / layers_per_unit
@@ -18,7 +22,7 @@
 namespace hocket {
 
 struct PagedPool {
-  void* data;                  // [num_units][layers_per_unit][block_size][d_kv], contiguous
+  void* data;                  // [num_units][layers_per_unit][block_size][d_kv], contiguous; int8: see above
   const int32_t* block_table;  // [max_num_seqs][num_groups][2][max_blocks], contiguous
   int64_t layers_per_unit;
   int64_t block_size;

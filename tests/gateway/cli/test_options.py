@@ -127,6 +127,8 @@ def test_cache_forms_reach_the_engine() -> None:
             ("--cache-kinds", "auto", "--scheduling-policy", "fcfs"),
             "cache_kinds auto needs policy apt or hocket, not fcfs",
         ),
+        (("--kv-cache-dtype", "int8", "--cache-kinds", "auto"), "int8 keeps K and V only: cache_kinds must be kv, not"),
+        (("--kv-cache-dtype", "int8", "--partial-caching"), "int8 keeps every token: partial_caching must be off"),
         (("--cache-kinds", "hidden"), "cache_kinds hidden needs policy fcfs, not hocket"),
         (("--partial-caching", "--scheduling-policy", "bs"), "partial_caching needs policy ellm or hocket, not bs"),
     ],

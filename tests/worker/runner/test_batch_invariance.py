@@ -36,6 +36,7 @@ DTYPES = {
     "bfloat16": {"dtype": "bfloat16"},
     "float16": {"dtype": "float16"},
     "int8": {"dtype": "bfloat16", "quantization": "int8"},
+    "int8 cache": {"dtype": "bfloat16", "kv_cache_dtype": "int8"},
     "int4": {"dtype": "bfloat16", "quantization": "int4"},
     "int8-weights": {"dtype": "bfloat16", "quantization": "int8-weights"},
 }
@@ -106,7 +107,7 @@ def outcomes_in_a_crowd(engine: Engine, requests: list[EngineRequest], seed: int
 def test_demo_model_in_a_crowd(dtype: str, num_threads: int) -> None:
     requests = make_requests(NUM_REQUESTS, 1024, seed=num_threads)
     alone = outcomes_alone(make_engine(DEMO_MODEL, **DTYPES[dtype], enable_prefix_caching=False), requests)
-    pool = 3 << 20 if dtype == "float32" else 3 << 19
+    pool = {"float32": 3 << 20, "int8 cache": 3 << 18}.get(dtype, 3 << 19)
     crowded = make_engine(DEMO_MODEL, **DTYPES[dtype], **CROWD, cache_memory_bytes=pool, num_threads=num_threads)
     together = outcomes_in_a_crowd(crowded, requests, seed=7)
     assert crowded.stats().num_preemptions > 0

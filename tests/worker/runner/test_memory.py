@@ -9,6 +9,7 @@ import torch
 
 from schedcore.api.config import EngineConfig
 from worker.base.errors import MemoryPlanError
+from worker.batch.int8_cache import vector_size
 from worker.models.model_config import ModelConfig, parse_model_config
 from worker.runner.memory import (
     MAX_AUTOMATIC_TOKENS,
@@ -49,6 +50,17 @@ def test_a_given_size_is_divided_into_units(model: ModelConfig) -> None:
     made = plan(model, cache_memory_bytes=100 * BLOCK_BYTES + 5)
     assert (made.num_units, made.num_groups, made.units_per_block) == (400, 2, 4)
     assert (made.max_model_len, made.max_blocks_per_seq) == (1024, 64)
+
+
+def test_int8_holds_almost_four_times_the_tokens_of_float32(model: ModelConfig) -> None:
+    """A scale of two bytes for each head's 16."""
+    settings = EngineConfig(model="m", cache_memory_bytes=100 * BLOCK_BYTES)
+    made = plan_memory(settings, model, torch.int8, 0)
+    size = vector_size(model.num_kv_heads, model.head_dim, torch.int8)
+    assert made.num_units == 400 * 4 * model.kv_size // size
+    pool = allocate_pool(made, settings, model, torch.int8, CPU)
+    assert pool.data.shape == (made.num_units, 4, 16, size)
+    assert pool.data.nbytes <= 100 * BLOCK_BYTES
 
 
 def test_automatic_size_takes_what_is_free(model: ModelConfig) -> None:

@@ -91,6 +91,29 @@ def test_a_chat_that_was_evicted_to_the_host_goes_on_with_the_same_tokens(
     assert chat.engine.stats().num_loaded_blocks > 0
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_cache_in_int8_comes_back_from_host_and_disk_with_the_same_tokens(
+    overlap: bool, folder: Path, tmp_path: Path
+) -> None:
+    int8 = {"kv_cache_dtype": "int8"}
+    expected = turns(Chat(make_engine(folder, **int8, enable_prefix_caching=False)))
+    small = {**SMALL, "cache_memory_bytes": 74 << 10, **ALWAYS, **int8}
+    on_disk = {"host_cache_bytes": 56 << 10, "overlap_restores": overlap, "disk_cache_dir": str(tmp_path / "disk")}
+    for tier, settings in ((1, HOST), (2, on_disk)):
+        chat = Chat(make_engine(folder, **{**small, **settings}))
+        answers: list[list[int]] = []
+        for turn in range(3):
+            answers += turns(chat, turn, turn + 1, history_after(answers))
+            chat.flood()
+        assert answers == expected
+        assert num_hits(chat.engine)[tier] > 100
+        chat.engine.close()
+    restarted = Chat(make_engine(folder, **{**small, **on_disk}))
+    assert turns(restarted, 2, 3, history_after(expected[:2])) == expected[2:]
+    assert num_hits(restarted.engine)[2] > 100
+    restarted.engine.close()
+
+
 class LateCopies:
     """In place of CpuCopies.load_group(): what is not there yet holds nonsense, and a group comes when it is let."""
 
