@@ -34,7 +34,8 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
         config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
-        config = msgspec.structs.replace(config, cache_kinds="auto")  # steps with hidden states are measured, too
+        if config.kv_cache_dtype != "int8":  # which has no hidden states
+            config = msgspec.structs.replace(config, cache_kinds="auto")  # steps with these are measured, too
         loaded = load_runner(config)
         if loaded.device.type == "cpu":
             make_resident(loaded.pool.data).join()  # as it is soon after an engine's start

@@ -72,7 +72,7 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
         device=device,
         max_positions=config.max_model_len,
     )
-    cache_dtype = _cache_dtype(config, model_config, dtype, device)
+    pool_dtype = cache_dtype(config, model_config, dtype, device)
     if device.type == "cpu":
         keep_freed_memory()  # from here on: what loading needed once is given back
     sizes = graph_sizes(config, device)
@@ -81,8 +81,8 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
     forms, copies = has_forms(config, model_config), has_copies(config)
-    memory = plan_memory(config, model_config, cache_dtype, max(0, free_bytes), has_forms=forms, has_copies=copies)
-    pool = allocate_pool(memory, config, model_config, cache_dtype, device, has_padding_row=bool(sizes))
+    memory = plan_memory(config, model_config, pool_dtype, max(0, free_bytes), has_forms=forms, has_copies=copies)
+    pool = allocate_pool(memory, config, model_config, pool_dtype, device, has_padding_row=bool(sizes))
     forward = _make_forward(model, pool, config, sizes)
     grammars = Grammars(folder, model_config.vocab_size)
     runner = ModelRunner(
@@ -106,7 +106,7 @@ def graph_bytes(model: ModelConfig, sizes: list[int], dtype: torch.dtype) -> int
     return sizes[-1] * (logits + 32 * model.hidden_size * dtype.itemsize)
 
 
-def _cache_dtype(
+def cache_dtype(
     config: EngineConfig, model: ModelConfig, weight_dtype: torch.dtype, device: torch.device
 ) -> torch.dtype:
     """Raises ValueError for what this device, or this model, cannot do."""
@@ -114,8 +114,9 @@ def _cache_dtype(
         return weight_dtype
     dtype: torch.dtype = getattr(torch, config.kv_cache_dtype)
     if device.type != "cpu" and dtype is not weight_dtype:
+        weights = str(weight_dtype).removeprefix("torch.")
         raise ValueError(
-            f"kv_cache_dtype {config.kv_cache_dtype} with weights in {weight_dtype} runs on CPU only, not on {device}"
+            f"kv_cache_dtype {config.kv_cache_dtype} with weights in {weights} runs on CPU only, not on {device}"
         )
     if dtype is torch.int8 and config.block_size * model.kv_size % 2:
         raise ValueError("kv_cache_dtype int8 needs an even block_size for this model")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,7 @@ from schedcore.latency.step_measurements import (
     error_ratios,
     measured_step,
 )
+from worker.batch.int8_cache import integers_and_scales
 from worker.calibration.measure_model import MIN_ROUNDS, fill_pool, measure_model, measure_shapes
 from worker.calibration.step_shapes import Chunk, ShapeLimits, StepShape, hidden_shapes, step_shapes
 from worker.calibration.step_timer import LONG_SECONDS, StepTimer
@@ -238,3 +241,24 @@ def test_the_pool_is_written_before_anything_is_measured(loaded: LoadedRunner) -
     units = loaded.pool.data.flatten(1)
     assert torch.equal(units[0], units[-1])
     assert units[0].abs().min() > 0
+
+
+def test_a_cache_in_int8_is_written_and_measured(config: EngineConfig) -> None:
+    config = msgspec.structs.replace(config, kv_cache_dtype="int8")
+    loaded = load_runner(config)
+    found = measure_model(loaded, config, seconds=0.0, clock=time.thread_time)
+    assert "float32 with the cache in int8" in found.source
+    assert all(step.seconds > 0 for step in found.steps)
+    fill_pool(loaded)
+    integers, scales = integers_and_scales(loaded.pool.data, loaded.pool.num_kv_heads)
+    assert integers.abs().max() > 100
+    assert (scales > 0).all()
+
+
+def test_calibrate_measures_a_cache_in_int8(config: EngineConfig) -> None:
+    """The process, which measures hidden states wherever there may be some."""
+    given = msgspec.json.encode(msgspec.structs.replace(config, kv_cache_dtype="int8"))
+    command = [sys.executable, "-m", "worker.process.calibration_process", "--seconds", "0"]
+    done = subprocess.run(command, input=given, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert b"cache in int8" in done.stdout

@@ -11,6 +11,7 @@ from schedcore.api.config import EngineConfig
 from worker.base.errors import MemoryPlanError
 from worker.batch.int8_cache import vector_size
 from worker.models.model_config import ModelConfig, parse_model_config
+from worker.runner.loaded_runner import cache_dtype
 from worker.runner.memory import (
     MAX_AUTOMATIC_TOKENS,
     MemoryPlan,
@@ -160,3 +161,13 @@ def test_a_share_of_the_device_counts_what_is_on_it(monkeypatch: pytest.MonkeyPa
     assert free_cuda_bytes(device) == 540
     assert free_cuda_bytes(device, 0.9) == 500
     assert free_cuda_bytes(device, 0.3) == 0
+
+
+def test_a_cache_in_fewer_bits_than_the_weights_is_refused_on_cuda(model: ModelConfig) -> None:
+    cuda = torch.device("cuda")
+    for dtype in ("int8", "bfloat16"):
+        config = EngineConfig(model="m", kv_cache_dtype=dtype)
+        with pytest.raises(ValueError, match=f"kv_cache_dtype {dtype} .* runs on CPU only, not on cuda"):
+            cache_dtype(config, model, torch.float32, cuda)
+    assert cache_dtype(EngineConfig(model="m"), model, torch.float32, cuda) is torch.float32
+    assert cache_dtype(EngineConfig(model="m", kv_cache_dtype="int8"), model, torch.float32, CPU) is torch.int8
