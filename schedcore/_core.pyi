@@ -140,6 +140,7 @@ class SchedulerConfig:
         cache_kind: str = "kv",
         enable_partial_caching: bool = False,
         refine_latency: bool = False,
+        max_guessed_tokens: int = 0,
         past_target_decay: float = 0.0,
         max_wait_ms: float = 60_000,
         max_offline_wait_ms: float = 86_400_000,
@@ -225,13 +226,15 @@ class BatchPlan:
         """False if there is nothing to run."""
 
 class StepOutput:
-    """One entry per sampled token, in the order of BatchPlan.sample_seqs. Views, valid until the next commit()."""
+    """One entry per token that a request got, in the order of BatchPlan.sample_seqs; those of one request, if it got
+    several, stand together. Views, valid until the next commit()."""
 
     request_ids: UInt64
     token_ids: Int32
     finish_reasons: UInt8  # FinishReason
     num_output_tokens: Int32
     num_cached_tokens: Int32  # prompt tokens served from the prefix cache at the request's first admission
+    sample_indices: Int32  # the entries of BatchPlan.sample_seqs that the tokens came from
 
 def block_keys(fingerprint: str, cache_salt: str, token_ids: Sequence[int] | Int32, block_size: int) -> UInt64:
     """[n, 2]: the names of the complete blocks, across tiers and machines. Raises ValueError."""
@@ -259,9 +262,11 @@ class Scheduler:
         session_id: str = "",
         num_prior_tokens: int = 0,
         last_token_time: float | None = None,
+        is_guessable: bool = True,
     ) -> AddStatus:
         """num_prior_tokens: the prompt's last ones that are output already, the last of them at last_token_time
-        (None: at arrival_time). max_tokens counts the rest, min_tokens all output.
+        (None: at arrival_time). max_tokens counts the rest, min_tokens all output. is_guessable: whether what it
+        samples behind tokens that are only guessed is what it would sample behind known ones.
         """
     def retry_seconds(self) -> float:
         """Until an online request like the one last refused as OVERLOADED would be accepted, as it seems now."""

@@ -267,6 +267,7 @@ CORE_ROOMS = (
     "simulation",
     "routing",
     "scheduler",
+    "speculation",
     "advisor",
     "transfers",
     "sessions",

@@ -18,6 +18,7 @@ _OURS_ONLY = (  # settings that vLLM's engine has no place for
     "kv_cache_dtype",
     "cache_kinds",
     "partial_caching",
+    "speculation",
     "num_threads",
 )
 HOST_BYTES = 4 << 30  # of the host tier beside a disk tier, where nobody says

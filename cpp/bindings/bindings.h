@@ -48,7 +48,7 @@ struct PlanObject {
 struct OutputObject {
   const StepOutput* output;
   pybind11::object owner;
-  ArrayView request_ids, token_ids, finish_reasons, num_output_tokens, num_cached_tokens;
+  ArrayView request_ids, token_ids, finish_reasons, num_output_tokens, num_cached_tokens, sample_indices;
 };
 
 void bind_advisor(pybind11::module_& module);

@@ -61,6 +61,7 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(cache_kind)
       .HOCKET_FIELD(enable_partial_caching)
       .HOCKET_FIELD(refine_latency)
+      .HOCKET_FIELD(max_guessed_tokens)
       .HOCKET_FIELD(past_target_decay)
       .HOCKET_FIELD(max_wait_ms)
       .HOCKET_FIELD(max_offline_wait_ms)

@@ -84,7 +84,8 @@ void bind_step_output(py::module_& module) {
       .HOCKET_VIEW(output, token_ids)
       .HOCKET_VIEW(output, finish_reasons)
       .HOCKET_VIEW(output, num_output_tokens)
-      .HOCKET_VIEW(output, num_cached_tokens);
+      .HOCKET_VIEW(output, num_cached_tokens)
+      .HOCKET_VIEW(output, sample_indices);
 }
 
 #undef HOCKET_VIEW

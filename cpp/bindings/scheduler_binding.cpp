@@ -37,7 +37,7 @@ class SchedulerObject {
   py::object commit(const Int32Array& sampled, double now) {
     if (sampled.ndim() != 1) throw py::value_error("sampled_token_ids must have one dimension");
     const StepOutput& output = scheduler_->commit({sampled.data(), static_cast<size_t>(sampled.size())}, now);
-    if (!output_) output_ = py::cast(OutputObject{&output, owner_, {}, {}, {}, {}, {}});
+    if (!output_) output_ = py::cast(OutputObject{&output, owner_, {}, {}, {}, {}, {}, {}});
     return output_;
   }
 
@@ -55,7 +55,7 @@ AddStatus add_request(SchedulerObject& object, uint64_t request_id, const py::ob
                       int64_t priority, double arrival_time, std::optional<double> ttft_target,
                       std::optional<double> itl_target, std::optional<double> tpot_target,
                       const std::string& cache_salt, const std::string& tenant, const std::string& session_id,
-                      int64_t num_prior_tokens, std::optional<double> last_token_time) {
+                      int64_t num_prior_tokens, std::optional<double> last_token_time, bool is_guessable) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const TokenIds prompt(prompt_token_ids);
   const TokenIds stops(stop_token_ids);
@@ -73,6 +73,7 @@ AddStatus add_request(SchedulerObject& object, uint64_t request_id, const py::ob
   spec.tenant = tenant;
   spec.session_id = session_id;
   spec.num_prior_tokens = num_prior_tokens;
+  spec.is_guessable = is_guessable;
   spec.last_token_time = last_token_time.value_or(arrival_time);
   return object.scheduler().add_request(spec);
 }
@@ -95,6 +96,7 @@ py::dict stats(SchedulerObject& object) {
       "num_prompt_tokens"_a = counters.num_prompt_tokens, "num_output_tokens"_a = counters.num_output_tokens,
       "num_cached_prompt_tokens"_a = counters.num_cached_prompt_tokens,
       "num_queried_prompt_tokens"_a = counters.num_queried_prompt_tokens,
+      "num_guessed_tokens"_a = counters.num_guessed_tokens, "num_right_guesses"_a = counters.num_right_guesses,
       "num_preemptions"_a = counters.num_preemptions, "num_evicted_blocks"_a = stats.num_evicted_blocks,
       "num_preempted"_a = counters.num_preempted, "class_seconds"_a = counters.class_seconds,
       "offline_only_seconds"_a = counters.offline_only_seconds, "num_finished"_a = counters.num_finished,
@@ -248,7 +250,7 @@ void bind_scheduler(py::module_& module) {
            "min_tokens"_a = 0, "stop_token_ids"_a = py::tuple(), "request_class"_a = 0, "priority"_a = 0,
            "arrival_time"_a = 0.0, "ttft_target"_a = py::none(), "itl_target"_a = py::none(),
            "tpot_target"_a = py::none(), "cache_salt"_a = "", "tenant"_a = "", "session_id"_a = "",
-           "num_prior_tokens"_a = 0, "last_token_time"_a = py::none())
+           "num_prior_tokens"_a = 0, "last_token_time"_a = py::none(), "is_guessable"_a = true)
       .def("retry_seconds", [](SchedulerObject& self) { return self.scheduler().retry_seconds(); })
       .def(
           "abort", [](SchedulerObject& self, uint64_t id) { return self.scheduler().abort(id); }, "request_id"_a)

@@ -18,6 +18,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 DTYPE_ALIASES = (("half", "float16"), ("float", "float32"))
 QUANTIZATIONS = ("int8", "int4", "int8-weights")
 KV_CACHE_DTYPES = ("auto", "bfloat16", "int8")
+SPECULATIONS = ("auto", "off")
 CACHE_KINDS = ("kv", "auto", "hidden")
 STARVING_TURN_MS = 2000.0  # that who had waited for long is served while others have waited as long
 VLLM_POLICY = "vllm"  # of the vLLM engine: its scheduler is left as it is
@@ -129,6 +130,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_num_batched_tokens: Annotated[  # larger: better prefill throughput
         int, _engine("tokens in one step; fewer: shorter gaps between tokens (default: {default})", "N"), Range(1)
     ] = 2048
+    speculation: Annotated[  # cpp/core/speculation/speculation.h
+        str,
+        _engine(
+            "auto: where a request's text repeats itself, its next tokens are guessed and computed in one step, as "
+            "many as pay; answers stay the same (default: {default})"
+        ),
+        OneOf(SPECULATIONS),
+    ] = "off"
     max_num_waiting: Annotated[int, Range(1)] = 4096  # requests queued in the engine before it refuses
     cache_memory_bytes: Annotated[  # device pool; None: a share of free memory
         int | None, _engine("such as 2G (default: from free memory)", "SIZE", "kv-cache-memory-bytes"), Range(1)

@@ -149,10 +149,13 @@ class _Run:
 
     def _end(self, output: StepOutput) -> None:
         """The scheduler knows no better than the recorded one how long an answer will be; all end where they ended."""
-        for index, reason in zip(output.request_ids.tolist(), output.finish_reasons.tolist(), strict=True):
-            is_cut = not reason and len(self.served[index].tokens) == len(self._requests[index].tokens)
+        reasons = dict(zip(output.request_ids.tolist(), output.finish_reasons.tolist(), strict=True))
+        for index, reason in reasons.items():
+            served, length = self.served[index], len(self._requests[index].tokens)
+            is_cut = not reason and len(served.tokens) >= length
             if is_cut:
                 self._scheduler.abort(index)
+                del served.tokens[length:], served.times_s[length:]  # behind a right guess
             self.num_ended += bool(reason) or is_cut
 
     def _take_arrivals(self) -> None:
@@ -163,12 +166,12 @@ class _Run:
             self.num_ended += status is not AddStatus.OK
 
     def _answers(self, plan: BatchPlan) -> Int32:
-        """Token i of an answer is token i of the recorded one."""
+        """Token i of an answer is token i of the recorded one; what is guessed behind its end is cut off again."""
         ids, lengths = plan.request_ids[plan.sample_seqs].tolist(), plan.seq_lens[plan.sample_seqs].tolist()
         known = (
             (self._requests[i], length - len(self._requests[i].prompt)) for i, length in zip(ids, lengths, strict=True)
         )
-        return np.array([request.tokens[index] for request, index in known], np.int32)
+        return np.array([request.tokens[min(index, len(request.tokens) - 1)] for request, index in known], np.int32)
 
 
 # ---- metrics ----

@@ -52,6 +52,7 @@ class FakeEngine {
   std::map<uint64_t, FakeRequest> requests;  // accepted, by id; ids are not used twice
   double now = 0.0;
   double pause = 1.0;  // seconds from one step to the next
+  int32_t period = 0;  // of a model that repeats itself; 0: it does not
 
   // What was met, in tokens and blocks
   int64_t num_hidden = 0;
@@ -65,6 +66,7 @@ class FakeEngine {
   int64_t num_pulled = 0;
   int64_t num_unpulled = 0;
   int64_t num_draft_tokens = 0;
+  int64_t num_guessed = 0;
 
   // The tiers: whether a move that is under way ends now, and whether the disk loses the block.
   std::function<bool()> ends_move = [] { return true; };
@@ -194,7 +196,8 @@ class FakeEngine {
     for (const int32_t token : tokens) hash = mix(hash, token);
     while (std::ssize(output) < request.max_tokens &&
            std::ssize(request.prompt) + std::ssize(output) < config_.max_model_len) {
-      output.push_back(static_cast<int32_t>(hash % vocab_size_));
+      output.push_back(next_token(hash, tokens));
+      tokens.push_back(output.back());
       hash = mix(hash, output.back());
       const bool is_stop = std::ranges::count(request.stops, output.back()) > 0;
       if (is_stop && std::ssize(output) >= request.min_tokens) break;
@@ -205,6 +208,11 @@ class FakeEngine {
   const Tokens& output(uint64_t id) const { return requests.at(id).output; }
 
  private:
+  // A function of all tokens so far; where it repeats itself, mostly of the one `period` tokens ago.
+  int32_t next_token(uint64_t hash, const Tokens& tokens) const {
+    const bool repeats = period > 0 && std::ssize(tokens) >= period && (hash >> 32) % 8 != 0;
+    return repeats ? tokens[tokens.size() - period] : static_cast<int32_t>(hash % vocab_size_);
+  }
   static uint64_t salt_hash(const std::string& salt) { return mix(1, std::hash<std::string>{}(salt)); }
 
   // ---- the tiers' part ----
@@ -341,7 +349,7 @@ class FakeEngine {
     for (int32_t s = 0; s < plan.num_seqs(); ++s) read_sequence(plan, s);
     Tokens sampled;
     for (const int32_t s : plan.sample_seqs) {
-      const auto token = static_cast<int32_t>(prefix_hashes(plan, s).back() % vocab_size_);
+      const int32_t token = next_token(prefix_hashes(plan, s).back(), tokens_of(plan, s));
       sampled.push_back(fails_sample() ? kNoToken : token);
     }
     return sampled;
@@ -358,8 +366,11 @@ class FakeEngine {
     for (int32_t s = 0; s < plan.num_seqs(); ++s) {
       const FakeRequest& request = request_of(plan.request_ids[s]);
       CHECK(request.reason == FinishReason::kNone);
-      CHECK(!row_used.at(plan.rows[s])++);
-      const Tokens known = known_tokens(request);
+      const Tokens known = tokens_of(plan, s);
+      const bool is_guess = std::ssize(known) > std::ssize(known_tokens(request));
+      CHECK_EQ(row_used.at(plan.rows[s])++ > 0, is_guess);
+      if (is_guess) CHECK_EQ(plan.request_ids[s - 1], plan.request_ids[s]);
+      num_guessed += is_guess;
       const int32_t num_query = plan.query_start[s + 1] - plan.query_start[s];
       CHECK(num_query >= 1 && plan.seq_lens[s] <= std::ssize(known));
       for (int32_t i = 0; i < num_query; ++i) {
@@ -373,6 +384,7 @@ class FakeEngine {
       const bool is_decode = num_query == 1 && reaches_end;
       CHECK(!(in_prefills && is_decode));
       in_prefills = !is_decode;
+      if (is_guess) CHECK(is_decode);
       if (Scheduler::is_draft_id(plan.request_ids[s])) num_draft_tokens += num_query;
       if (reaches_end) samples.push_back(s);
     }
@@ -399,11 +411,19 @@ class FakeEngine {
     return known;
   }
 
+  // What the sequence attends to, and more: the known tokens, and those that are guessed up to it.
+  Tokens tokens_of(const BatchPlan& plan, int32_t s) const {
+    Tokens tokens = known_tokens(request_of(plan.request_ids[s]));
+    const auto num_guesses = plan.seq_lens[s] - static_cast<int32_t>(std::ssize(tokens));
+    for (int32_t i = num_guesses; i > 0; --i) tokens.push_back(plan.token_ids.at(plan.query_start[s - i + 1]));
+    return tokens;
+  }
+
   std::vector<uint64_t> prefix_hashes(const BatchPlan& plan, int32_t s) const {
     const FakeRequest& request = request_of(plan.request_ids[s]);
     std::vector<uint64_t> hashes;
     uint64_t hash = salt_hash(request.salt);
-    const Tokens known = known_tokens(request);
+    const Tokens known = tokens_of(plan, s);
     for (int32_t p = 0; p < plan.seq_lens[s]; ++p) hashes.push_back(hash = mix(hash, known[p]));
     return hashes;
   }
@@ -422,7 +442,8 @@ class FakeEngine {
     for (const uint64_t id : plan.request_ids) any_admitted |= running_.insert(id).second;
     const bool is_for_growth = config_.policy == "fcfs" && !config_.enable_partial_caching &&
                                config_.num_host_units == 0 && !plan.preempted_ids.empty();
-    if (is_for_growth) CHECK(plan.step_id - last_admission_ >= config_.block_size);
+    const int32_t num_steps = (config_.block_size - 1) / (1 + config_.max_guessed_tokens) + 1;
+    if (is_for_growth) CHECK(plan.step_id - last_admission_ >= num_steps);
     if (any_admitted) last_admission_ = plan.step_id;
   }
 

@@ -36,7 +36,7 @@ TEST(plan_writer, decodes_come_first_then_chunks_each_in_running_order) {
 
   BatchPlan plan;
   PlanWriter writer;
-  writer.write(r.table, r.running, &plan);
+  writer.write(r.table, r.running, GuessCounts(&r.table), &plan);
   CHECK_EQ(plan.request_ids, (std::vector<uint64_t>{2, 5, 1, 3, 6}));
   CHECK_EQ(plan.rows, (Ints{11, 14, 10, 12, 15}));
   CHECK_EQ(plan.query_start, (Ints{0, 1, 2, 5, 8, 9}));
@@ -54,10 +54,10 @@ TEST(plan_writer, a_smaller_step_leaves_nothing_of_the_larger_one) {
   r.add(2, {4, 5}, 0, 2);
   BatchPlan plan;
   PlanWriter writer;
-  writer.write(r.table, r.running, &plan);
+  writer.write(r.table, r.running, GuessCounts(&r.table), &plan);
   CHECK_EQ(plan.num_tokens(), 5);
   r.table.num_scheduled_tokens[first] = 0;
-  writer.write(r.table, r.running, &plan);
+  writer.write(r.table, r.running, GuessCounts(&r.table), &plan);
   CHECK_EQ(plan.token_ids, (Ints{4, 5}));
   CHECK_EQ(plan.query_start, (Ints{0, 2}));
   CHECK_EQ(plan.sample_seqs, (Ints{0}));
@@ -67,7 +67,7 @@ TEST(plan_writer, nothing_scheduled_is_an_empty_plan) {
   Requests r;
   BatchPlan plan;
   PlanWriter writer;
-  writer.write(r.table, r.running, &plan);
+  writer.write(r.table, r.running, GuessCounts(&r.table), &plan);
   CHECK(plan.empty());
   CHECK_EQ(plan.query_start, (Ints{0}));
 }

@@ -43,6 +43,8 @@ SchedulerConfig random_config(Random* random) {
   config.past_target_decay = random->chance(50) ? 0.0 : 0.4;
   config.max_wait_ms = random->chance(50) ? 1e9 : random->between(0, 20) * 1000;
   config.refine_latency = random->chance(30);
+  // Without a draw of its own, so that kept inputs mean what they meant.
+  config.max_guessed_tokens = config.has_forms() ? 0 : config.max_num_waiting % 6;
   for (bool* stage : {&config.enable_residents, &config.enable_deadlines, &config.enable_plan_search,
                       &config.enable_task_aware_eviction, &config.enable_reserve}) {
     *stage = random->chance(80);
@@ -92,6 +94,7 @@ struct History {
     const int32_t speed = random.between(1, 100);
     engine.ends_move = [this, speed] { return random.chance(speed); };
     const int32_t loss = random.chance(50) ? 0 : random.between(0, 60);
+    engine.period = config.max_model_len % 4;
     engine.loses_block = [this, loss] { return random.chance(loss); };
   }
 

@@ -32,6 +32,8 @@ TEST(scheduler_random, every_history_ends_well) {
   int64_t num_lost = 0;
   int64_t num_draft_tokens = 0;
   int64_t num_announced = 0;
+  int64_t num_guessed = 0;
+  int64_t num_right_guesses = 0;
   for (unsigned seed = 0; seed < 1200; ++seed) {
     try {
       History<Random> history(Random{std::mt19937(seed)});
@@ -52,6 +54,8 @@ TEST(scheduler_random, every_history_ends_well) {
       num_lost += history.engine.num_lost;
       num_draft_tokens += history.engine.num_draft_tokens;
       num_announced += stats.counters.num_announced_requests;
+      num_guessed += history.engine.num_guessed;
+      num_right_guesses += stats.counters.num_right_guesses;
     } catch (const std::exception& error) {
       throw testing::Failure("seed " + std::to_string(seed) + ": " + error.what());
     }
@@ -70,6 +74,8 @@ TEST(scheduler_random, every_history_ends_well) {
   CHECK(num_lost > 10);
   CHECK(num_draft_tokens > 300);
   CHECK(num_announced > 30);
+  CHECK(num_guessed - num_right_guesses > 100);
+  CHECK(num_right_guesses > 300);
 }
 
 }  // namespace

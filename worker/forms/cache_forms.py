@@ -13,6 +13,7 @@ from schedcore.api.config import EngineConfig
 from worker.batch.paged_pool import NUM_VECTOR_KINDS
 from worker.models.model_config import ModelConfig
 
+MAX_GUESSED_TOKENS = 15  # more than it pays to guess anywhere; a block of memory more at most
 logger = logging.getLogger(__name__)
 
 
@@ -37,6 +38,11 @@ def has_forms(config: EngineConfig, model: ModelConfig) -> bool:
     """Whether the scheduler may decide for another form than K and V: the pool then needs a workspace."""
     is_hidden_possible = config.cache_kinds != "kv" and hidden_ratio(model) < 1
     return is_hidden_possible or config.partial_caching
+
+
+def max_guessed_tokens(config: EngineConfig, model: ModelConfig) -> int:
+    """Of a request in one step: none where its cache may have another form than K and V."""
+    return MAX_GUESSED_TOKENS if config.speculation == "auto" and not has_forms(config, model) else 0
 
 
 def has_copies(config: EngineConfig) -> bool:

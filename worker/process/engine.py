@@ -27,6 +27,7 @@ from schedcore.api.types import (
     SessionAction,
     SessionState,
     TokenDelta,
+    TokenLogprobs,
 )
 from schedcore.serving.request_check import INT32_MAX, find_problem
 from schedcore.tiers.session_files import SessionName
@@ -242,29 +243,35 @@ class Engine:
             raise RuntimeError(f"{len(self._open)} requests are open, but the core has none")
 
     def _deliver(self, output: StepOutput, result: StepResult) -> None:
-        """Entry i of the output is entry i of the result: nothing aborts between execute and commit."""
+        """Nothing aborts between execute and commit: every entry of the output is of an open request."""
         columns = (output.request_ids, output.token_ids, output.finish_reasons, output.num_cached_tokens)
-        logprobs, prompt_logprobs = result.logprobs or {}, result.prompt_logprobs or {}
-        vectors = result.vectors or {}
-        for i, (internal_id, token, code, num_cached) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-            open_request, reason = self._open[internal_id], _FINISH_REASONS[code]
-            if reason is FinishReason.ERROR:
-                self._fail(internal_id, (result.problems or {}).get(internal_id))
-                continue
+        ids, tokens, codes, num_cached = (column.tolist() for column in columns)
+        samples = output.sample_indices.tolist() if result.logprobs else []
+        prompt_logprobs, vectors = result.prompt_logprobs or {}, result.vectors or {}
+        end = 0
+        while end < len(ids):
+            begin, internal_id = end, ids[end]
+            while end < len(ids) and ids[end] == internal_id:  # right guesses
+                end += 1
+            open_request, reason = self._open[internal_id], _FINISH_REASONS[codes[end - 1]]
+            has_failed = reason is FinishReason.ERROR
+            last = end - has_failed
             delta = TokenDelta(
                 open_request.client_id,
-                [token],
-                reason,
-                token if reason is FinishReason.STOP else None,
-                num_cached,
-                [logprobs[i]] if i in logprobs else None,
+                tokens[begin:last],
+                FinishReason.NONE if has_failed else reason,
+                tokens[last - 1] if reason is FinishReason.STOP else None,
+                num_cached[begin],
+                _of_samples(result.logprobs, samples[begin:last]),
                 prompt_logprobs.get(internal_id),
                 vector=vectors.get(internal_id),
             )
-            if code:
-                self._finish(internal_id, delta)
-            else:
+            if reason is FinishReason.NONE or (has_failed and last > begin):
                 self._outbox[open_request.gateway].append(delta)
+            elif not has_failed:
+                self._finish(internal_id, delta)
+            if has_failed:
+                self._fail(internal_id, (result.problems or {}).get(internal_id))
 
     def _fail(self, internal_id: int, conflict: str | None) -> None:
         """The model gave numbers that are not finite, or no token fits what was asked for. Others go on.
@@ -326,10 +333,12 @@ class Engine:
         if not _may_reuse(request):
             salt = f"{salt}\0{internal_id}"
         now = self._clock()
-        prior: dict[str, Any] = {}
+        # Behind guesses there is no mask yet, and what is sampled beside a vector means nothing.
+        is_guessable = request.grammar is None and request.pooling is None
+        options: dict[str, Any] = {} if is_guessable else {"is_guessable": False}
         if request.num_prior_tokens:
             last_token_time = now - max(request.pause_ms, 0.0) / 1000
-            prior = {"num_prior_tokens": request.num_prior_tokens, "last_token_time": last_token_time}
+            options |= {"num_prior_tokens": request.num_prior_tokens, "last_token_time": last_token_time}
         return self._core.add_request(
             internal_id,
             request.prompt_token_ids,
@@ -345,7 +354,7 @@ class Engine:
             cache_salt=salt,
             tenant=request.tenant,
             session_id="" if session is None else session.session_id,
-            **prior,
+            **options,
         )
 
     def _refuse(self, gateway: Gateway, request: EngineRequest, error: EngineError) -> None:
@@ -376,6 +385,12 @@ class Engine:
             f"the prompt has {num_prompt_tokens} tokens and needs room for one more; "
             f"this engine's context is {limits.max_model_len} tokens"
         )
+
+
+def _of_samples(logprobs: dict[int, TokenLogprobs] | None, samples: list[int]) -> list[TokenLogprobs] | None:
+    """Of one request's tokens, all or none of which have them."""
+    found = [logprobs[i] for i in samples if i in logprobs] if logprobs else None
+    return found or None
 
 
 def _may_reuse(request: EngineRequest) -> bool:

@@ -28,7 +28,7 @@ from worker.base.errors import WorkerError
 from worker.batch.host_memory import make_resident
 from worker.calibration.first_estimate import first_estimate
 from worker.calibration.step_costs import step_costs
-from worker.forms.cache_forms import form_settings
+from worker.forms.cache_forms import form_settings, max_guessed_tokens
 from worker.process.engine import Engine, EngineLimits
 from worker.process.peer_setup import PeerOptions, open_peers
 from worker.process.tier_setup import (
@@ -163,6 +163,7 @@ def _core_recipe(
             "max_decode_step_ms": config.max_decode_step_ms or 0.0,
             "max_offline_step_ms": config.max_offline_step_ms,
             "refine_latency": True,
+            "max_guessed_tokens": max_guessed_tokens(config, loaded.config),
             **core_settings(config, loaded, mover, has_peers=has_peers),
             **form_settings(config, loaded.config),
             # Last: what was asked for by name counts.

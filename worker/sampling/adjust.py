@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from worker.batch.staging import to_device
-from worker.sampling.request_state import Needs, RequestState
+from worker.sampling.request_state import Needs, RequestState, TokenHistory
 
 
 class AdjustedRow(NamedTuple):
     row: int  # of the logits
     state: RequestState
     num_output_tokens: int  # before this one
+    history: TokenHistory | None  # where the request has penalties
 
     @property
     def is_too_early(self) -> bool:
@@ -36,7 +37,7 @@ def adjust(logits: Tensor, rows: Sequence[AdjustedRow]) -> None:
     flat, width = logits.view(-1), logits.shape[1]
     biased = [r for r in rows if r.state.needs & Needs.BIAS]
     too_early = [r for r in rows if r.is_too_early]
-    penalised = [r for r in rows if r.state.history is not None]
+    penalised = [r for r in rows if r.history is not None]
     if biased:
         at = _join([r.row * width + r.state.bias_tokens for r in biased], flat)
         flat.index_add_(0, at, _join([r.state.bias_values for r in biased], flat))
@@ -48,7 +49,7 @@ def adjust(logits: Tensor, rows: Sequence[AdjustedRow]) -> None:
 
 def _penalise(flat: Tensor, width: int, rows: Sequence[AdjustedRow]) -> None:
     """Repetition divides positive logits and multiplies negative ones; presence and frequency subtract."""
-    histories = [(r, r.state.history) for r in rows if r.state.history is not None]
+    histories = [(r, r.history) for r in rows if r.history is not None]
     lengths = [len(history.tokens) for _, history in histories]
     at = _join([r.row * width + history.tokens for r, history in histories], flat)
     counts = _join([history.counts for _, history in histories], flat)

@@ -29,10 +29,11 @@ class AllowedTokens:
         self._words = [(word[:-1], word[-1]) for word in params.bad_words if len(word) > 1]
         self._recent: deque[int] = deque(maxlen=max((len(start) for start, _ in self._words), default=0))
 
-    def mask(self, *, may_stop: bool) -> Words:
-        """Of the next token; not to be written to."""
+    def mask(self, *, may_stop: bool, guessed: Sequence[int] = ()) -> Words:
+        """Of the next token, behind those that are only guessed; not to be written to."""
         mask = self._always if may_stop else self._without_stops
-        forbidden = [end for start, end in self._words if self._has_just_come(start)]
+        recent = [*self._recent, *guessed] if self._words else []
+        forbidden = [end for start, end in self._words if recent[-len(start) :] == start]
         if forbidden:
             mask = mask & ~_bits(forbidden, len(mask))
         return mask
@@ -40,9 +41,6 @@ class AllowedTokens:
     def note(self, token: int) -> None:
         """After it was sampled."""
         self._recent.append(token)
-
-    def _has_just_come(self, tokens: list[int]) -> bool:
-        return list(self._recent)[-len(tokens) :] == tokens
 
 
 def _bits(tokens: Sequence[int] | npt.NDArray[np.int64], num_words: int) -> Words:

@@ -26,6 +26,7 @@ class Needs:
     LOGPROBS = 32
     ALLOWED = 64
     ADJUSTMENTS = BIAS | MIN_TOKENS | PENALTIES
+    LOOKS_BACK = PENALTIES | ALLOWED  # at what the request has output
 
 
 class TokenHistory:
@@ -46,6 +47,17 @@ class TokenHistory:
             self._counts = np.concatenate((self._counts, np.zeros(place, dtype=np.float32)))
         self._tokens[place] = token
         self._counts[place] += 1
+
+    def behind(self, tokens: Sequence[int]) -> TokenHistory:
+        """As it would be after these tokens; itself, if there are none."""
+        if not tokens:
+            return self
+        other = TokenHistory([])
+        other._place = dict(self._place)
+        other._tokens, other._counts = self._tokens.copy(), self._counts.copy()
+        for token in tokens:
+            other.add(token)
+        return other
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:

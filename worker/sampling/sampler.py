@@ -23,6 +23,7 @@ from worker.grammars.masks import allow_only, follow
 from worker.grammars.matcher import Matcher
 from worker.ops.draw import DrawParameters
 from worker.sampling.adjust import AdjustedRow, adjust
+from worker.sampling.guessed_rows import GuessedRows
 from worker.sampling.logprobs import named_logprobs, token_logprobs
 from worker.sampling.request_state import Needs, RequestState, is_plain
 from worker.sampling.row_table import RowTable
@@ -101,18 +102,19 @@ class Sampler:
             asked = np.flatnonzero(needs & Needs.LOGPROBS)
             raw = logits[to_device(asked, logits.device)].log_softmax(-1)
         followed, matchers = self._matchers(needs, request_ids) if any_needs & Needs.GRAMMAR else _NO_MATCHERS
+        guesses = GuessedRows(plan) if any_needs & Needs.LOOKS_BACK else None
         if any_needs & Needs.ADJUSTMENTS:
-            adjust(logits, self._adjusted_rows(needs, request_ids, num_output_tokens))
-        if any_needs & Needs.ALLOWED:
-            self._keep_allowed(logits, needs, request_ids, num_output_tokens)
+            adjust(logits, self._adjusted_rows(needs, request_ids, num_output_tokens, guesses))
+        if guesses and any_needs & Needs.ALLOWED:
+            self._keep_allowed(logits, needs, request_ids, num_output_tokens, guesses)
         if matchers:
             follow(logits, followed, matchers)
         if any_needs & Needs.RANDOM:
             token_ids = ops.draw_tokens(logits, self._parameters(rows, num_output_tokens), drawing)
         else:
             token_ids = ops.argmax(logits)
-        if any_needs & (Needs.PENALTIES | Needs.ALLOWED):
-            self._remember(needs, request_ids, token_ids)
+        if guesses:
+            self._remember(needs & guesses.mask_real(token_ids), request_ids, token_ids)
         if matchers and self._grammars is not None:
             self._grammars.advance(matchers, token_ids[followed])
         if raw is None:
@@ -140,11 +142,23 @@ class Sampler:
         return plan.seq_lens[plan.sample_seqs] - self._table.num_prompt_tokens[rows]
 
     def _adjusted_rows(
-        self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64], num_output: npt.NDArray[np.int64]
+        self,
+        needs: npt.NDArray[np.uint8],
+        request_ids: npt.NDArray[np.uint64],
+        num_output: npt.NDArray[np.int64],
+        guesses: GuessedRows | None,
     ) -> list[AdjustedRow]:
         which = np.flatnonzero(needs & Needs.ADJUSTMENTS)
-        states = [self._states[request_id] for request_id in request_ids[which].tolist()]
-        return [AdjustedRow(*row) for row in zip(which.tolist(), states, num_output[which].tolist(), strict=True)]
+        found = []
+        for row, request_id, num in zip(
+            which.tolist(), request_ids[which].tolist(), num_output[which].tolist(), strict=True
+        ):
+            state = self._states[request_id]
+            history = state.history
+            if history is not None and guesses is not None:
+                history = history.behind(guesses.before(row))
+            found.append(AdjustedRow(row, state, num, history))
+        return found
 
     def _keep_allowed(
         self,
@@ -152,6 +166,7 @@ class Sampler:
         needs: npt.NDArray[np.uint8],
         request_ids: npt.NDArray[np.uint64],
         num_output: npt.NDArray[np.int64],
+        guesses: GuessedRows,
     ) -> None:
         """In place. A request that nothing is left to gets no token. REQUIRES: its matcher has been waited for."""
         which = np.flatnonzero(needs & Needs.ALLOWED).tolist()
@@ -160,7 +175,7 @@ class Sampler:
             state = self._states[request_id]
             assert state.allowed is not None
             may_stop = state.matcher is not None or int(num_output[i]) >= state.min_tokens
-            mask = state.allowed.mask(may_stop=may_stop)
+            mask = state.allowed.mask(may_stop=may_stop, guessed=guesses.before(i))
             left = mask if state.matcher is None else mask & state.matcher.mask[: len(mask)]
             if not left.any():
                 self._problems[request_id] = _NOTHING_LEFT
@@ -189,6 +204,7 @@ class Sampler:
         )
 
     def _remember(self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64], token_ids: TokenIds) -> None:
+        """needs: of the rows that count; 0 for others."""
         which = np.flatnonzero(needs & (Needs.PENALTIES | Needs.ALLOWED))
         for request_id, token in zip(request_ids[which].tolist(), token_ids[which].tolist(), strict=True):
             state = self._states[request_id]

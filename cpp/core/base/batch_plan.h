@@ -5,7 +5,9 @@
 //
 // Requests in the plan are called sequences: sequence s covers the query tokens
 // [query_start[s], query_start[s + 1]) of the flattened batch. Sequences with one query token that is their last
-// known token (decodes) come first, then the prefill chunks.
+// known token (decodes) come first, then the prefill chunks. Behind a decode stand the tokens that are guessed to come
+// after it (speculation/speculation.h), each a sequence of one query token of the same request and row, one position
+// further: K and V of all tokens of a layer are written before any of them attends.
 //
 // A row is a request's place in the worker's persistent block tables, 0 <= row < max_num_seqs. A request keeps its row
 // while it is running; after preemption it may get another.
@@ -57,7 +59,7 @@ struct BatchPlan {
 
   // Sequences that sample a token in this step, as indices into the arrays above. A chunk that does not reach the
   // end of what is known of its request is absent. Read by: model runner (logits), sampler; commit() takes one token
-  // per entry, in this order.
+  // per entry, in this order. At most max_num_seqs.
   std::vector<int32_t> sample_seqs;
 
   // Before the step runs, in this order: transfers to the host and projections read the tables as they were, then the

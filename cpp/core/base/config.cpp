@@ -65,6 +65,9 @@ void SchedulerConfig::validate() const {
   require(restore == "faster" || restore == "always", "restore must be one of faster, always, not '" + restore + "'");
   require(cache_kind == "kv" || cache_kind == "hidden",
           "cache_kind must be one of kv, hidden, not '" + cache_kind + "'");
+  require(max_guessed_tokens >= 0, "max_guessed_tokens must not be negative");
+  require(max_guessed_tokens == 0 || !has_forms(),
+          "max_guessed_tokens needs all cache as K and V: no hidden_units_per_group, no enable_partial_caching");
   require(cache_kind == "kv" || hidden_units_per_group > 0, "cache_kind hidden needs hidden_units_per_group");
 }
 

@@ -42,6 +42,7 @@ struct SchedulerConfig {
   std::string cache_kind = "kv";             // of policy fcfs, as which requests are kept: or "hidden"
   bool enable_partial_caching = false;       // tokens recomputed in every step, where that pays
   bool refine_latency = false;               // learn from the measured step times
+  int32_t max_guessed_tokens = 0;            // of a request in one step (speculation.h); needs all cache as K and V
 
   // What policies weigh. Those of online requests unless the name says otherwise.
   double past_target_decay = 0.0;           // value of a request that missed its target: 0 nothing, 1 as before

@@ -5,7 +5,8 @@
 //
 //   [0, num_computed_tokens)             have their cache
 //   [num_computed_tokens, num_tokens)    known, not computed: one token when decoding, more after arrival or preemption
-//   num_scheduled_tokens                 of these are computed by the step that is running now
+//   num_scheduled_tokens                 of these are computed by the step that is running now, maybe with others that
+//                                        are guessed and stand behind num_tokens meanwhile (speculation.h)
 //
 // so prefill, chunked prefill, decode, resume and recompute are the same arithmetic. num_tokens counts the prompt and
 // the output sampled so far. A step that reaches num_tokens samples the next token.
@@ -71,6 +72,8 @@ struct RequestSpec {
   std::string_view cache_salt;
   std::string_view tenant;      // with the salt and
   std::string_view session_id;  // this, names the session; empty: none
+
+  bool is_guessable = true;  // whether the worker can sample behind tokens that are only guessed (speculation.h)
 
   // Of a request that goes on where another engine's ended: as if it had been preempted here.
   int64_t num_prior_tokens = 0;  // the prompt's last ones, that are output already

@@ -20,15 +20,18 @@ void PlanWriter::reserve(int32_t max_num_seqs, int32_t max_num_batched_tokens, B
   plan->transfers.reserve(2 * static_cast<size_t>(max_num_seqs));
 }
 
-void PlanWriter::write(const RequestTable& requests, std::span<const Slot> running, BatchPlan* plan) {
+void PlanWriter::write(const RequestTable& requests, std::span<const Slot> running, const GuessCounts& guesses,
+                       BatchPlan* plan) {
   int32_t num_tokens = 0;
   seq_slots_.clear();
   prefills_.clear();
   for (const Slot slot : running) {
     const int32_t num_scheduled = requests.num_scheduled_tokens[slot];
     if (num_scheduled == 0) continue;
-    num_tokens += num_scheduled;
-    (requests.num_uncomputed_tokens(slot) == 1 ? seq_slots_ : prefills_).push_back(slot);
+    const int32_t num_guessed = guesses[slot];
+    num_tokens += num_scheduled + num_guessed;
+    auto& slots = requests.num_uncomputed_tokens(slot) == 1 ? seq_slots_ : prefills_;
+    slots.insert(slots.end(), 1 + num_guessed, slot);
   }
   const size_t num_decodes = seq_slots_.size();
   seq_slots_.insert(seq_slots_.end(), prefills_.begin(), prefills_.end());
@@ -43,7 +46,10 @@ void PlanWriter::write(const RequestTable& requests, std::span<const Slot> runni
   plan->seq_lens.resize(num_seqs);
   plan->sample_seqs.resize(num_decodes);
   plan->query_start[0] = 0;
-  for (size_t s = 0; s < num_decodes; ++s) write_decode(requests, s, plan);
+  for (size_t s = 0; s < num_decodes; ++s) {
+    write_decode(requests, s, plan);
+    if (s > 0 && seq_slots_[s] == seq_slots_[s - 1]) write_guess(requests, s, plan);
+  }
   for (size_t s = num_decodes; s < num_seqs; ++s) write_chunk(requests, s, plan);
 }
 
@@ -60,6 +66,14 @@ void PlanWriter::write_decode(const RequestTable& requests, size_t s, BatchPlan*
   plan->query_start[s + 1] = index + 1;
   plan->seq_lens[s] = position + 1;
   plan->sample_seqs[s] = index;
+}
+
+// What differs from the decode of that request, whose last guess or decode stands before it.
+void PlanWriter::write_guess(const RequestTable& requests, size_t s, BatchPlan* plan) const {
+  const int32_t position = plan->positions[s - 1] + 1;
+  plan->token_ids[s] = requests.tokens[seq_slots_[s]][position];
+  plan->positions[s] = position;
+  plan->seq_lens[s] = position + 1;
 }
 
 void PlanWriter::write_chunk(const RequestTable& requests, size_t s, BatchPlan* plan) const {

@@ -22,7 +22,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
       forms_(&state_, &loads_),
       admission_(&state_, {announcements_, restores_, saves_, forms_}),
       overload_({state_.config, state_.requests, state_.tenants, state_.memory, state_.estimates, state_.running,
-                 state_.waiting}) {
+                 state_.waiting}),
+      speculation_(&state_) {
   PlanWriter::reserve(config.max_num_seqs, config.max_num_batched_tokens, &state_.plan);
   output_.begin(config.max_num_seqs);
   composition_.reserve(config.max_num_seqs);
@@ -41,6 +42,7 @@ AddStatus Scheduler::add_request(const RequestSpec& spec) {
   const Slot slot = state_.requests.add(spec, state_.config.max_model_len);
   state_.tenants.on_added(slot, spec.tenant);
   if (!spec.session_id.empty()) announcements_.on_added(slot, spec);
+  if (speculation_.is_enabled()) speculation_.on_added(slot, spec.is_guessable);
   if (has_tiers(slot)) {
     state_.requests.keys[slot].reserve(state_.config.blocks_for(state_.requests.limits[slot].max_total_tokens));
   }
@@ -99,6 +101,7 @@ void Scheduler::end_request(Slot slot, FinishReason reason) {
   restores_.on_ended(slot);
   if (state_.requests.row[slot] != kNone) state_.memory.release(state_.requests.row[slot]);
   saves_.drop(slot);
+  if (speculation_.is_enabled()) speculation_.on_ended(slot);
   state_.tenants.on_ended(slot);
   ++state_.counters.num_finished[static_cast<size_t>(reason)];
   state_.requests.free(slot);
@@ -114,13 +117,16 @@ const BatchPlan& Scheduler::schedule(double now) {
   if (state_.config.refine_latency) limit_seconds_ = seconds_limit();
   composition_.clear();
   state_.policy->compose(state_.snapshot(), &composition_);
-  residency_ = composition_.residency;
+  const Residency residency = composition_.residency;
   admission_.carry_out(composition_);
   if (state_.budget == state_.config.max_num_batched_tokens && has_work()) admission_.ensure_progress(&composition_);
+  composition_.residency = residency;
 
   forms_.end_admission();
   write_batch();
   if (announcements_.advance()) write_batch();
+  // Last, since guesses take rows of the batch that nobody else has.
+  if (speculation_.is_enabled() && speculation_.guess()) write_batch();
   loads_.write();
   state_.tiers.write(&state_.plan.moves);
   state_.memory.flush_changes(&state_.plan.table);
@@ -129,7 +135,7 @@ const BatchPlan& Scheduler::schedule(double now) {
     ++state_.plan.step_id;
     ++state_.counters.num_steps;
     if (state_.config.enable_partial_caching) {
-      ++state_.counters.num_ratio_steps[static_cast<size_t>(residency_.reason)];
+      ++state_.counters.num_ratio_steps[static_cast<size_t>(residency.reason)];
     }
   }
   return state_.plan;
@@ -155,7 +161,7 @@ double Scheduler::seconds_limit() const {
 }
 
 void Scheduler::write_batch() {
-  writer_.write(state_.requests, state_.running, &state_.plan);
+  writer_.write(state_.requests, state_.running, speculation_.num_guessed(), &state_.plan);
   forms_.write(writer_.seq_slots());
 }
 
@@ -185,32 +191,20 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
   const auto slots = writer_.seq_slots();
   bool any_ended = false;
   size_t next_sample = 0;
-  for (size_t s = 0; s < slots.size(); ++s) {
+  for (size_t s = 0; s < slots.size();) {
     const Slot slot = slots[s];
     const bool is_sampled =
         next_sample < sampled.size() && state_.plan.sample_seqs[next_sample] == static_cast<int32_t>(s);
-    const int32_t token = is_sampled ? sampled[next_sample++] : kNoToken;
-    const bool has_failed = is_sampled && token == kNoToken;
-    state_.tenants.on_served(slot, state_.requests.num_scheduled_tokens[slot], is_sampled && !has_failed);
-    commit_tokens(slot, !has_failed);
-    if (announcements_.is_draft(slot)) {
-      announcements_.end_draft_step(slot);
-      any_ended = true;
-      continue;
-    }
-    auto reason = FinishReason::kNone;
-    if (state_.requests.is_aborted[slot]) {
-      reason = FinishReason::kAbort;
-    } else if (has_failed) {
-      reason = FinishReason::kError;
-      write_output(slot, token, reason);
-    } else if (is_sampled) {
-      reason = commit_sample(slot, token);
-    }
+    const size_t num_seqs = 1 + speculation_.num_guessed()[slot];
+    const bool is_draft = announcements_.is_draft(slot);
+    const auto of_request = sampled.subspan(next_sample, is_sampled ? num_seqs : 0);
+    const FinishReason reason = commit_request(slot, of_request, static_cast<int32_t>(next_sample));
+    next_sample += of_request.size();
+    s += num_seqs;
+    any_ended |= is_draft || reason != FinishReason::kNone;
     if (reason == FinishReason::kNone) continue;
     if (reason != FinishReason::kAbort) state_.requests.forget_id(slot);
     end_request(slot, reason);
-    any_ended = true;
   }
   if (any_ended) {
     std::erase_if(state_.running, [&](Slot slot) { return state_.requests.state[slot] != RequestState::kRunning; });
@@ -248,6 +242,45 @@ void Scheduler::count_seconds(double seconds) {
   if (has_offline && !has_online) state_.counters.offline_only_seconds += seconds;
   state_.offline_share.note_step(has_online, has_offline, state_.now + seconds);
   announcements_.note_step(has_online || has_offline, num_tokens[kAdvisoryClass] > 0, state_.now + seconds);
+}
+
+// sampled: of its last known token and of each of its guesses; empty if the step did not reach the former.
+FinishReason Scheduler::commit_request(Slot slot, std::span<const int32_t> sampled, int32_t first_sample) {
+  const bool is_draft = announcements_.is_draft(slot);
+  if (is_draft || state_.requests.is_aborted[slot] || sampled.empty()) {
+    const bool is_sampled = !sampled.empty() && sampled[0] != kNoToken;
+    state_.tenants.on_served(slot, state_.requests.num_scheduled_tokens[slot], is_sampled);
+    commit_tokens(slot, sampled.empty() || is_sampled);
+    speculation_.take_guesses(slot);
+    if (!is_draft) return state_.requests.is_aborted[slot] ? FinishReason::kAbort : FinishReason::kNone;
+    announcements_.end_draft_step(slot);
+    return FinishReason::kNone;
+  }
+  const int32_t num_before = state_.requests.num_tokens[slot];
+  const FinishReason reason = commit_samples(slot, sampled, first_sample);
+  if (speculation_.is_enabled()) speculation_.learn(slot, state_.requests.num_tokens[slot] - num_before);
+  return reason;
+}
+
+// As long as each equals the guess from which the next one was computed.
+FinishReason Scheduler::commit_samples(Slot slot, std::span<const int32_t> sampled, int32_t first_sample) {
+  RequestTable& requests = state_.requests;
+  const int32_t num_guessed = speculation_.take_guesses(slot);
+  for (int32_t i = 0;; ++i) {
+    const int32_t token = sampled[i];
+    const bool has_failed = token == kNoToken;
+    const bool is_guessed_next = i < num_guessed && requests.tokens[slot][requests.num_tokens[slot]] == token;
+    state_.tenants.on_served(slot, requests.num_scheduled_tokens[slot], !has_failed);
+    commit_tokens(slot, !has_failed);
+    if (has_failed) {
+      write_output(slot, token, FinishReason::kError, first_sample + i);
+      return FinishReason::kError;
+    }
+    const FinishReason reason = commit_sample(slot, token, first_sample + i);
+    if (reason != FinishReason::kNone || !is_guessed_next) return reason;
+    requests.num_scheduled_tokens[slot] = 1;  // the guess: it is known now
+    ++state_.counters.num_right_guesses;
+  }
 }
 
 // The tokens scheduled for the step have their cache now. It is kept for others if it is sound.
@@ -289,7 +322,7 @@ void Scheduler::save(Slot slot, int32_t num_indexed) {
   state_.tiers.save(keys, state_.memory.tables().blocks(row).subspan(begin, num_new));
 }
 
-FinishReason Scheduler::commit_sample(Slot slot, int32_t token) {
+FinishReason Scheduler::commit_sample(Slot slot, int32_t token, int32_t sample_index) {
   state_.requests.append_token(slot, token);
   state_.requests.note_token(slot, state_.now);
   const FinishReason reason = state_.requests.finish_reason(slot, token);
@@ -297,13 +330,14 @@ FinishReason Scheduler::commit_sample(Slot slot, int32_t token) {
   if (reason != FinishReason::kNone) state_.output_forecast.observe(state_.requests.request_class[slot], num_output);
   ++state_.counters.num_output_tokens;
   if (num_output == 1) state_.counters.num_prompt_tokens += state_.requests.num_prompt_tokens[slot];
-  write_output(slot, token, reason);
+  write_output(slot, token, reason, sample_index);
   return reason;
 }
 
-void Scheduler::write_output(Slot slot, int32_t token, FinishReason reason) {
+void Scheduler::write_output(Slot slot, int32_t token, FinishReason reason, int32_t sample_index) {
   const RequestTable& requests = state_.requests;
-  output_.add(requests.id[slot], token, reason, requests.num_output_tokens(slot), requests.num_cached_tokens[slot]);
+  output_.add(requests.id[slot], token, reason, requests.num_output_tokens(slot), requests.num_cached_tokens[slot],
+              sample_index);
 }
 
 // ---- what others are told ----
@@ -319,7 +353,7 @@ SchedulerStats Scheduler::stats() const {
   stats.num_free_units = pool.unit_pool().num_free();
   stats.num_cached_units = int64_t{state_.memory.cache().num_evictable_blocks()} * pool.units_per_block();
   forms_.count(&stats);
-  stats.residency = residency_;
+  stats.residency = composition_.residency;
   if (!state_.config.enable_partial_caching) {
     stats.counters.num_ratio_steps[static_cast<size_t>(RatioReason::kNotAllowed)] = stats.counters.num_steps;
   }
@@ -390,18 +424,25 @@ void Scheduler::check_request(Slot slot) const {
                "a request has more tokens computed than known");
   HOCKET_CHECK(state_.requests.known_tokens(slot).back() == state_.requests.last_token[slot],
                "a request's last token is another");
+  const int32_t num_guessed = speculation_.num_guessed()[slot];
+  HOCKET_CHECK(num_guessed >= 0 && (num_guessed == 0 || num_computed + num_scheduled == num_tokens),
+               "tokens are guessed behind some that are not known");
+  HOCKET_CHECK(num_tokens + num_guessed < state_.requests.limits[slot].max_total_tokens,
+               "a request has more guesses than tokens left");
   HOCKET_CHECK(num_computed < num_tokens, "a live request has nothing left to compute");
   HOCKET_CHECK(num_tokens < state_.requests.limits[slot].max_total_tokens, "a live request has reached its length");
   HOCKET_CHECK(state_.requests.num_recomputed_tokens[slot] <= num_computed,
                "tokens are to be recomputed that never were");
-  HOCKET_CHECK(is_open_ || (num_scheduled == 0 && !state_.requests.is_aborted[slot]), "a closed step left traces");
+  HOCKET_CHECK(is_open_ || (num_scheduled == 0 && num_guessed == 0 && !state_.requests.is_aborted[slot]),
+               "a closed step left traces");
   if (state_.requests.state[slot] != RequestState::kRunning) {
     HOCKET_CHECK(state_.requests.row[slot] == kNone && num_computed == 0 && num_scheduled == 0,
                  "a waiting request holds memory");
     return;
   }
   const auto num_blocks = state_.memory.tables().num_blocks(state_.requests.row[slot]);
-  HOCKET_CHECK(num_blocks * state_.config.block_size >= num_computed + num_scheduled, "a token has no block");
+  HOCKET_CHECK(num_blocks * state_.config.block_size >= num_computed + num_scheduled + num_guessed,
+               "a token has no block");
 }
 
 }  // namespace hocket

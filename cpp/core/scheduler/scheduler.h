@@ -15,6 +15,7 @@
 //   announcements.h               sessions: leases and drafts
 //   forms.h                       other forms than K and V, and what the host has of tokens that are not cached
 //   saves.h                       how the papers' policies swap, in simulation
+//   speculation.h                 tokens that requests are guessed to say, computed before they are known
 //   plan_writer.h                 the plan's batch
 //
 // Every step, the policy grants tokens to running and waiting requests in some order (policy.h), and the scheduler
@@ -71,6 +72,7 @@
 #include "scheduler/plan_writer.h"
 #include "scheduler/step_output.h"
 #include "sessions/announcements.h"
+#include "speculation/speculation.h"
 #include "state/scheduler_state.h"
 #include "state/scheduler_stats.h"
 #include "transfers/restores.h"
@@ -111,7 +113,7 @@ class Scheduler {
   const BatchPlan& schedule(double now);
 
   // Closes the open plan. sampled: one token per plan.sample_seqs, in that order, or kNoToken where the model gave
-  // nothing that makes sense: that request ends with kError, and nothing that this step computed for it is shared. The
+  // nothing that makes sense: that request ends with kError, and nothing of which that came is shared. The
   // result is valid until the next commit(). Throws CoreError if no plan is open, the size differs, or a token is
   // negative and not kNoToken.
   const StepOutput& commit(std::span<const int32_t> sampled, double now);
@@ -199,11 +201,13 @@ class Scheduler {
 
   void learn_from_step(double seconds);
   void count_seconds(double seconds);
+  FinishReason commit_request(Slot slot, std::span<const int32_t> sampled, int32_t first_sample);
+  FinishReason commit_samples(Slot slot, std::span<const int32_t> sampled, int32_t first_sample);
   void commit_tokens(Slot slot, bool is_sound);
   bool has_tiers(Slot slot) const;
   void save(Slot slot, int32_t num_indexed);
-  FinishReason commit_sample(Slot slot, int32_t token);
-  void write_output(Slot slot, int32_t token, FinishReason reason);
+  FinishReason commit_sample(Slot slot, int32_t token, int32_t sample_index);
+  void write_output(Slot slot, int32_t token, FinishReason reason, int32_t sample_index);
 
   void check_lists() const;
   void check_request(Slot slot) const;
@@ -217,10 +221,10 @@ class Scheduler {
   Forms forms_;
   Admission admission_;
   OverloadControl overload_;
+  Speculation speculation_;
   PlanWriter writer_;
 
   Composition composition_;
-  Residency residency_;  // of the last step
   bool is_open_ = false;
   double limit_seconds_ = 0.0;  // of the open plan
   StepOutput output_;

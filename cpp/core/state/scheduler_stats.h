@@ -19,6 +19,8 @@ struct SchedulerCounters {
   int64_t num_steps = 0;                  // plans with work
   int64_t num_prompt_tokens = 0;          // of prompts that have been completed, computed or served from the cache
   int64_t num_output_tokens = 0;          // sampled, of requests not aborted
+  int64_t num_guessed_tokens = 0;         // computed before anybody knew that they come
+  int64_t num_right_guesses = 0;          // of these, those that came
   int64_t num_cached_prompt_tokens = 0;   // of those queried
   int64_t num_queried_prompt_tokens = 0;  // of requests at their first admission
   int64_t num_preemptions = 0;

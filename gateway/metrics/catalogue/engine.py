@@ -55,6 +55,13 @@ ENGINE = Chapter(
             detail="Requests for which it would exceed `--max-ttft-ms` are refused.",
         ),
         _counter("hocket_steps", "Steps of the engine.", lambda s: s.num_steps),
+        _counter(
+            "hocket_guessed_tokens",
+            "Tokens computed before anybody knew that they come.",
+            lambda s: s.num_guessed_tokens,
+            "With `--speculation auto`.",
+        ),
+        _counter("hocket_right_guesses", "Of these, tokens that came.", lambda s: s.num_right_guesses),
         _counter("hocket_step_seconds", "Wall time of steps.", lambda s: s.step_seconds),
         _counter("hocket_schedule_seconds", "Time in the core's schedule().", lambda s: s.schedule_seconds),
         _counter("hocket_commit_seconds", "Time in the core's commit().", lambda s: s.commit_seconds),

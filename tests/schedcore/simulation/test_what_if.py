@@ -171,6 +171,18 @@ def test_settings_of_the_scheduler_may_differ(record: tuple[Recorded, Replay]) -
         serve_again(recorded, recorded.fit(), "astrology", {})
 
 
+def test_served_again_with_guesses_answers_end_where_they_ended(record: tuple[Recorded, Replay]) -> None:
+    recorded, result = record
+    measured = recorded_course(recorded, result)
+    for request in recorded.requests:  # that say the same again and again
+        request.tokens[:] = [11, 12, 13] * len(request.tokens)
+        del request.tokens[len(request.times_s) :]
+    plain, guessing = (serve_again(recorded, recorded.fit(), "fcfs", {"max_guessed_tokens": n}) for n in (0, 6))
+    assert guessing.num_steps < plain.num_steps
+    num_tokens = [round(c.output_tokens_per_second * c.duration_s) for c in (measured, plain, guessing)]
+    assert num_tokens[0] == num_tokens[1] == num_tokens[2]
+
+
 def test_what_the_other_settings_refuse_is_counted(record: tuple[Recorded, Replay]) -> None:
     recorded, _ = record
     course = serve_again(recorded, recorded.fit(), "fcfs", {"max_model_len": 40})

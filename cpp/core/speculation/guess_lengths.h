@@ -1,0 +1,55 @@
+// How many tokens to guess for whom: those that bring most tokens per second.
+//
+// A step with k_i guesses for request i is expected to bring sum of E_i(k_i) tokens, E_i(k) = 1 + r_1 + r_1 r_2 + ...
+// + r_1 ... r_k with the chance r_j that guess j is right if those before it are. Beginning with no guesses, the one
+// with the largest gain is added while gain / (what it adds to the step's time) > tokens / time: while it raises the
+// quotient. E is concave in k and predicted time all but linear in the number of tokens, so that greedy choice is the
+// best one (tests/cpp/guess_lengths_test.cpp compares). Where a step computes rather than reads, a guess adds as much
+// time as a request, and nobody gets any.
+//
+// Beside prompts, time is what the step would take without them: what guesses bring has to compare with steps that
+// decode, and a guess counts as no cheaper than a prompt's token.
+//
+// Thread safety: none. No allocation once choose() has seen the largest batch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "estimates/latency_model.h"
+#include "speculation/acceptance.h"
+
+namespace hocket {
+
+// A decode that could have guesses.
+struct GuessCandidate {
+  int32_t slot = 0;
+  int32_t context = 0;  // tokens that its decode attends to
+  int32_t length = 0;   // of the match
+  int32_t most = 0;     // guesses
+  Acceptance::Rates rates = {};
+  float chance = 1.0F;      // that all guesses so far are right
+  int32_t num_guesses = 0;  // the answer
+
+  // That one more is, together with those before it.
+  float next_chance() const { return chance * rates[Acceptance::length_index(length + num_guesses)]; }
+};
+
+// What a step must keep to.
+struct GuessLimits {
+  double max_seconds = 0.0;
+  int32_t max_guesses = 0;
+};
+
+class GuessLengths {
+ public:
+  // batch: of the step without guesses, in which num_tokens tokens are sampled. Sets num_guesses. Returns their sum.
+  int32_t choose(const LatencyModel& latency, BatchFeatures batch, int32_t num_tokens, const GuessLimits& limits,
+                 std::span<GuessCandidate> candidates);
+
+ private:
+  std::vector<int32_t> order_;  // candidates as a heap, the largest gain on top
+};
+
+}  // namespace hocket

@@ -1,0 +1,83 @@
+// Guesses of what requests will say next, verified by the step that computes them (the field says speculative decoding,
+// and drafts; a draft here is a message that is still being typed).
+//
+// A guess is where the request's text went on when it last said what it says now (repetition_index.h). In the plan a
+// guessed token is a decode of the same request, one position further: its K and V are written before anybody attends,
+// so that it attends to the guesses before it, and what is sampled from it is what would be sampled if they are right.
+// commit() keeps sampled tokens as long as each equals the guess that the next one was computed from. So the tokens are
+// those that would have come without guesses, whatever the sampling: greedy, or by noise that belongs to the output
+// index.
+//
+// Vectors of wrong guesses lie behind the computed tokens, where later ones overwrite them. Their blocks are never
+// complete with computed tokens, so that nobody shares them.
+//
+// How many tokens are guessed is decided every step, after all else (guess_lengths.h), from how often guesses were
+// right (acceptance.h) and what the latency model says that they cost. Nobody gives way for a guess: it takes rows of
+// the batch and memory that nobody else wants, and no deadline is missed for it.
+//
+// Thread safety: none.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "requests/per_request.h"
+#include "speculation/acceptance.h"
+#include "speculation/guess_lengths.h"
+#include "speculation/repetition_index.h"
+#include "state/scheduler_state.h"
+
+namespace hocket {
+
+using GuessCounts = PerRequest<int32_t>;
+
+class Speculation {
+ public:
+  // `state` outlives this.
+  explicit Speculation(SchedulerState* state);
+
+  bool is_enabled() const { return state_.config.max_guessed_tokens > 0; }
+
+  // Says how many tokens behind the known ones the plan's decodes are to compute as well, and puts them there, behind
+  // num_tokens. Returns whether there are any. REQUIRES: is_enabled(); the plan's batch is written.
+  bool guess();
+
+  void on_added(Slot slot, bool is_guessable) { of_[slot].is_guessable = is_guessable; }
+  // Of the open plan.
+  const GuessCounts& num_guessed() const { return num_guessed_; }
+  // The same of one request, which has none from now on.
+  int32_t take_guesses(Slot slot) { return is_enabled() ? std::exchange(num_guessed_[slot], 0) : 0; }
+
+  // The request's last `num_sampled` tokens were sampled in this step, the others were known before.
+  void learn(Slot slot, int32_t num_sampled);
+  void on_ended(Slot slot) { of_[slot] = {}; }
+
+ private:
+  struct OfRequest {
+    bool is_guessable = true;
+    RepetitionIndex index;
+    RepetitionIndex::Match match;  // of what it says now
+    Acceptance acceptance;
+  };
+
+  void collect();
+  int32_t most_guesses(Slot slot) const;
+  void write(Slot slot, int32_t num_guesses);
+  double max_seconds() const;
+
+  static constexpr float kRequestMemory = 32.0F;  // observations, beyond which older ones count less
+  static constexpr float kMemory = 512.0F;
+  static constexpr float kFirstRate = 0.4F;
+
+  SchedulerState& state_;
+  PerRequest<OfRequest> of_;
+  GuessCounts num_guessed_;
+  Acceptance acceptance_;  // of all requests
+  GuessLengths lengths_;
+  std::vector<GuessCandidate> candidates_;  // of the step
+};
+
+}  // namespace hocket

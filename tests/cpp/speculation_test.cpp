@@ -1,0 +1,169 @@
+// What requests say is guessed, computed and kept as far as it was right. The engine notices wrong vectors and tokens.
+#include "speculation/speculation.h"
+
+#include "fake_engine.h"
+#include "policy_world.h"
+#include "testing.h"
+
+namespace hocket {
+namespace {
+
+using testing::FakeEngine;
+using testing::linear_seconds;
+using testing::Tokens;
+
+// Blocks of 4 tokens, 2 units each. A token more takes a tenth of a step.
+SchedulerConfig config_of(int32_t max_guessed_tokens, int32_t num_blocks = 64, int32_t num_rows = 8) {
+  SchedulerConfig config;
+  config.num_units = 2 * num_blocks;
+  config.num_layers = 4;
+  config.block_size = 4;
+  config.max_num_seqs = num_rows;
+  config.max_num_batched_tokens = 64;
+  config.max_model_len = 128;
+  config.max_guessed_tokens = max_guessed_tokens;
+  return config;
+}
+
+// Says again what it said seven tokens ago, most of the time.
+struct RepeatingEngine : FakeEngine {
+  explicit RepeatingEngine(const SchedulerConfig& config) : FakeEngine(config, 50, linear_seconds(0.010, 0.001)) {
+    period = 7;
+    pause = 0.02;
+  }
+};
+
+int64_t num_steps(const FakeEngine& engine) { return engine.scheduler.stats().counters.num_steps; }
+int64_t num_right(const FakeEngine& engine) { return engine.scheduler.stats().counters.num_right_guesses; }
+
+TEST(speculation, a_text_that_repeats_itself_takes_fewer_steps) {
+  RepeatingEngine plain(config_of(0));
+  RepeatingEngine guessing(config_of(8));
+  for (RepeatingEngine* engine : {&plain, &guessing}) {
+    engine->add(1, {1, 2, 3}, 100);
+    engine->run();
+  }
+  CHECK_EQ(guessing.output(1), plain.output(1));
+  CHECK_EQ(num_steps(plain), 100);
+  CHECK(num_steps(guessing) < 60);
+  CHECK_EQ(num_steps(guessing) + num_right(guessing), 100);
+  CHECK_EQ(guessing.scheduler.stats().counters.num_guessed_tokens, guessing.num_guessed);
+}
+
+TEST(speculation, guesses_are_decodes_of_the_same_row_one_position_further) {
+  RepeatingEngine engine(config_of(8));
+  engine.add(1, {1, 2, 3}, 100);
+  BatchPlan plan;
+  while (plan.num_seqs() < 4) plan = engine.step();
+  for (int32_t s = 0; s < plan.num_seqs(); ++s) {
+    CHECK_EQ(plan.request_ids[s], 1);
+    CHECK_EQ(plan.rows[s], plan.rows[0]);
+    CHECK_EQ(plan.positions[s], plan.positions[0] + s);
+    CHECK_EQ(plan.seq_lens[s], plan.seq_lens[0] + s);
+    CHECK_EQ(plan.sample_seqs[s], s);
+    CHECK_EQ(plan.query_start[s], s);
+  }
+}
+
+TEST(speculation, nobody_guesses_where_a_token_costs_as_much_as_a_step_or_nothing_is_known_of_time) {
+  FakeEngine slow(config_of(8), 50, linear_seconds(0.0, 0.010));
+  FakeEngine unknown(config_of(8), 50);
+  for (FakeEngine* engine : {&slow, &unknown}) {
+    engine->period = 7;
+    engine->add(1, {1, 2, 3}, 100);
+    engine->run();
+    CHECK_EQ(engine->num_guessed, 0);
+  }
+}
+
+TEST(speculation, a_text_that_does_not_repeat_itself_soon_makes_nobody_guess) {
+  FakeEngine engine(config_of(8), 8, linear_seconds(0.010, 0.004));  // of eight words, at random
+  for (uint64_t id = 0; id < 8; ++id) {
+    engine.add(id, {1, 2, static_cast<int32_t>(id % 4)}, 120);
+    engine.run();
+  }
+  const auto counters = engine.scheduler.stats().counters;
+  CHECK(counters.num_guessed_tokens < counters.num_output_tokens / 20);
+}
+
+TEST(speculation, guesses_take_no_row_of_the_batch_from_anybody) {
+  RepeatingEngine engine(config_of(8, 128, 5));
+  for (uint64_t id = 0; id < 5; ++id) engine.add(id, {1, 2, static_cast<int32_t>(id)}, 60);
+  while (engine.scheduler.has_work()) CHECK(engine.step().num_seqs() <= 5);
+}
+
+TEST(speculation, guesses_preempt_nobody) {
+  SchedulerConfig config = config_of(8, 26);  // room for what four requests become, and hardly more
+  RepeatingEngine engine(config);
+  for (uint64_t id = 0; id < 4; ++id) engine.add(id, {1, 2, static_cast<int32_t>(id)}, 17);
+  engine.run();
+  CHECK_EQ(engine.scheduler.stats().counters.num_preemptions, 0);
+  CHECK(num_right(engine) > 5);
+}
+
+TEST(speculation, a_request_ends_at_its_stop_token_in_the_middle_of_right_guesses) {
+  RepeatingEngine plain(config_of(0));
+  plain.add(1, {1, 2, 3}, 100);
+  plain.run();
+  for (int32_t stop = 0; stop < 50; ++stop) {
+    RepeatingEngine engine(config_of(8));
+    RequestSpec spec;
+    spec.id = 1;
+    spec.max_tokens = 100;
+    spec.min_tokens = 40;
+    engine.add(spec, {1, 2, 3}, "", {stop});
+    engine.run();  // the engine compares with what must have been answered
+    const Tokens& output = engine.output(1);
+    CHECK(std::ranges::equal(output, std::span(plain.output(1)).first(output.size())));
+  }
+}
+
+TEST(speculation, a_request_without_a_token_fails_and_keeps_what_it_had) {
+  RepeatingEngine engine(config_of(8));
+  engine.add(1, {1, 2, 3}, 100);
+  while (engine.step().num_seqs() < 4) continue;
+  int32_t num_calls = 0;
+  engine.fails_sample = [&] { return ++num_calls == 2; };
+  while (engine.scheduler.has_work()) engine.step();
+  CHECK_EQ(engine.requests[1].reason, FinishReason::kError);
+  CHECK(engine.output(1).size() < 100);
+  engine.scheduler.check_invariants();
+}
+
+TEST(speculation, an_aborted_request_leaves_with_its_guesses) {
+  RepeatingEngine engine(config_of(8));
+  engine.add(1, {1, 2, 3}, 100);
+  engine.add(2, {1, 2, 4}, 100);
+  while (engine.step().num_seqs() < 6) continue;
+  engine.step([&] { engine.abort(1); });
+  engine.scheduler.check_invariants();
+  engine.run();
+  CHECK_EQ(engine.requests[1].reason, FinishReason::kAbort);
+  CHECK_EQ(engine.requests[2].reason, FinishReason::kLength);
+}
+
+TEST(speculation, no_deadline_is_missed_for_a_guess) {
+  SchedulerConfig config = config_of(8);
+  config.policy = "hocket";
+  RepeatingEngine engine(config);
+  RequestSpec spec;
+  spec.id = 1;
+  spec.max_tokens = 100;
+  spec.targets.itl = 0.0135;  // of 11 ms for a token and 1 ms for each guess
+  engine.add(spec, {1, 2, 3});
+  engine.pause = 0.0;
+  while (engine.scheduler.has_work()) {
+    engine.step([&](const BatchPlan& plan) { engine.now += 0.010 + 0.001 * plan.num_tokens(); });
+  }
+  CHECK(engine.num_guessed > 0);
+  CHECK(num_steps(engine) + engine.num_guessed <= 100 + 3 * num_steps(engine));
+}
+
+TEST(speculation, needs_all_cache_as_keys_and_values) {
+  SchedulerConfig config = config_of(8);
+  config.hidden_units_per_group = 1;
+  CHECK_THROWS(config.validate(), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace hocket

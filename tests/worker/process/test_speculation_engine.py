@@ -1,0 +1,183 @@
+"""Guessed tokens change when answers come, never what they are: engines that guess against one that does not."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fakes.byte_tokenizer import END, write_byte_checkpoint
+from fakes.byte_tokenizer import VOCAB_SIZE as BYTES_VOCAB_SIZE
+from fakes.engine_driver import GATEWAY, collect, make_engine, output_tokens, run
+from fakes.tiny_checkpoints import make_model
+from schedcore.api.types import EngineRequest, FinishReason, Grammar, GrammarKind, SamplingParams, TokenDelta
+from schedcore.latency.latency_profile import ErrorStatistics, LatencyCoefficients, LatencyProfile
+from schedcore.record.replay import replay
+from worker.process.engine import Engine
+
+DEMO_MODEL = Path(__file__).parents[3] / "worker" / "demo_model"
+CHEAP = LatencyCoefficients(step_base=0.01, prefill_token=1e-5, decode_seq=1e-5)  # a token more takes next to no time
+VOCAB_SIZE = 1024
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    """Guesses pay wherever there is a chance."""
+    error = ErrorStatistics(mean=0.0, median=0.0, p95=0.0, num_samples=1)
+    made = LatencyProfile(model="demo", device="none", coefficients=CHEAP, error=error)
+    path = tmp_path / "profile.json"
+    path.write_bytes(msgspec.json.encode(made))
+    return str(path)
+
+
+def guessing(profile: str, folder: Path = DEMO_MODEL, **settings: Any) -> Engine:
+    defaults = {"speculation": "auto", "latency_profile": profile, "max_num_seqs": 48, "max_ttft_ms": 0}
+    return make_engine(folder, **{**defaults, **settings})
+
+
+def repetitive_prompts(num: int, seed: int) -> list[list[int]]:
+    rng = random.Random(seed)
+    parts = [[rng.randrange(6, VOCAB_SIZE) for _ in range(rng.randrange(3, 20))] for _ in range(num)]
+    return [part * rng.randrange(2, 5) + part[: rng.randrange(2, len(part))] for part in parts]
+
+
+def sampled_requests(num: int, seed: int) -> list[EngineRequest]:
+    """Half of them seeded, half greedy, with whatever the sampler knows."""
+    rng = random.Random(seed)
+    requests = []
+    for i, prompt in enumerate(repetitive_prompts(num, seed)):
+        extras: dict[str, Any] = rng.choice(
+            [
+                *[{}, {"top_p": 0.9}, {"min_p": 0.05, "top_k": 30}, {"num_logprobs": 2}],
+                {"logit_bias": {rng.randrange(VOCAB_SIZE): 4.0, rng.randrange(VOCAB_SIZE): -4.0}},
+                {"repetition_penalty": 1.1},
+                {"presence_penalty": 0.4, "frequency_penalty": 0.2, "num_logprobs": 0},
+                {"bad_words": [[rng.randrange(VOCAB_SIZE)], prompt[:2], prompt[1:4]]},
+                {"allowed_token_ids": sorted(rng.sample(range(VOCAB_SIZE), 200) + prompt)},
+            ]
+        )
+        random_ones: dict[str, Any] = {"temperature": rng.choice([0.3, 0.8]), "seed": rng.randrange(2**40)}
+        sampling = SamplingParams(**({"temperature": 0.0} if i % 2 else random_ones), **extras)
+        stops = rng.sample(range(VOCAB_SIZE), rng.choice([0, 0, 40]))
+        requests.append(
+            EngineRequest(
+                i + 1,
+                prompt,
+                rng.randrange(1, 80),
+                stop_token_ids=stops,
+                min_tokens=rng.choice([0, 10]),
+                sampling=sampling,
+            )
+        )
+    return requests
+
+
+Outcome = tuple[list[int], list[Any], FinishReason, int | None]
+
+
+def outcome(deltas: list[TokenDelta]) -> Outcome:
+    tokens = [token for delta in deltas for token in delta.token_ids]
+    logprobs = [entry for delta in deltas for entry in delta.logprobs or ()]
+    return tokens, logprobs, deltas[-1].finish_reason, deltas[-1].stop_token_id
+
+
+def test_a_text_that_repeats_itself_comes_in_fewer_steps(profile: str) -> None:
+    requests = [EngineRequest(1, repetitive_prompts(1, seed=3)[0], 64, sampling=SamplingParams(temperature=0.0))]
+    plain = make_engine(DEMO_MODEL)
+    engine = guessing(profile)
+    expected, deltas = run(plain, requests), run(engine, requests)
+    assert output_tokens(deltas) == output_tokens(expected)
+    assert max(len(delta.token_ids) for delta in deltas[1]) > 4
+    stats = engine.stats()
+    assert stats.num_steps == len(deltas[1]) < plain.stats().num_steps == 64
+    assert stats.num_steps + stats.num_right_guesses == stats.num_output_tokens == 64
+    assert stats.num_right_guesses <= stats.num_guessed_tokens
+    assert plain.stats().num_guessed_tokens == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_kind_of_sampling_gives_what_it_gives_without_guesses(dtype: str, profile: str) -> None:
+    requests = sampled_requests(40, seed=1)
+    plain = make_engine(DEMO_MODEL, dtype=dtype, enable_prefix_caching=False)
+    expected = {r.request_id: outcome(run(plain, [r])[r.request_id]) for r in requests}
+    engine = guessing(
+        profile,
+        dtype=dtype,
+        cache_memory_bytes=(2 if dtype == "float32" else 1) << 20,
+        max_num_batched_tokens=96,
+        num_threads=2,
+    )
+    rng = random.Random(2)
+    waiting, neighbours, next_neighbour = list(requests), [], 1000
+    deltas: dict[int, list[TokenDelta]] = defaultdict(list)
+    while waiting or engine.has_work():
+        if waiting and rng.random() < 0.3:
+            engine.add(GATEWAY, waiting.pop())
+        if waiting and rng.random() < 0.2:
+            next_neighbour += 1
+            engine.add(GATEWAY, EngineRequest(next_neighbour, rng.choice(requests).prompt_token_ids, 60))
+            neighbours.append(next_neighbour)
+        if neighbours and (not waiting or rng.random() < 0.2):
+            engine.abort(GATEWAY, neighbours.pop())
+        engine.step()
+        engine.check_invariants()
+        collect(engine, deltas)
+    for one in requests:
+        assert outcome(deltas[one.request_id]) == expected[one.request_id], one
+    stats = engine.stats()
+    assert stats.num_right_guesses > 100
+    assert stats.num_guessed_tokens - stats.num_right_guesses > 100
+    assert stats.num_preemptions > 0
+
+
+def test_nothing_is_guessed_behind_a_grammar(profile: str, tmp_path: Path) -> None:
+    folder = write_byte_checkpoint(tmp_path)
+    make_model("llama", vocab_size=BYTES_VOCAB_SIZE).save_pretrained(folder)
+    wanted = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(PERSON))
+    example = list(json.dumps({"name": "Ann", "age": 30}, separators=(",", ":")).encode())
+    extras: list[dict[str, Any]] = [{}, {"presence_penalty": 0.3}, {"bad_words": [[*b'{"']]}, {"num_logprobs": 1}]
+    requests = [
+        EngineRequest(
+            i,
+            example * (1 + i % 3),
+            300,
+            SamplingParams(temperature=i % 2, seed=i, **extras[i % 4]),
+            stop_token_ids=[END],
+            min_tokens=5,
+            grammar=wanted,
+        )
+        for i in range(1, 17)
+    ]
+    expected = run(make_engine(folder), requests)
+    engine = guessing(profile, folder, cache_memory_bytes=1 << 18, max_num_batched_tokens=64)
+    deltas = run(engine, requests)
+    assert {i: outcome(d) for i, d in deltas.items()} == {i: outcome(d) for i, d in expected.items()}
+    assert engine.stats().num_guessed_tokens == 0
+
+
+def test_decisions_with_guesses_replay(profile: str, tmp_path: Path) -> None:
+    path = tmp_path / "decisions"
+    engine = guessing(profile, decision_record=str(path))
+    run(engine, sampled_requests(12, seed=5))
+    assert engine.stats().num_right_guesses > 0
+    engine._core.close()  # type: ignore[attr-defined]
+    result = replay(path)
+    assert (result.is_identical, result.difference) == (True, None)
+    assert result.num_output_tokens == engine.stats().num_output_tokens
+
+
+def test_where_tokens_may_be_kept_as_hidden_states_nothing_is_guessed(profile: str) -> None:
+    engine = guessing(profile, partial_caching=True)
+    run(engine, sampled_requests(3, seed=6))
+    assert engine.stats().num_guessed_tokens == 0
