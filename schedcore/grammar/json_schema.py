@@ -31,6 +31,8 @@ MAX_NESTED_CHOICES = 4  # of a `oneOf` in branches of another that are reference
 def followable(text: str) -> str:
     """Raises ValueError if it is no JSON, RecursionError if it is too deep."""
     schema = json.loads(text)
+    if isinstance(schema, dict):
+        schema.pop("x-guidance", None)  # llguidance's own options, some of which allow more than the schema does
     return json.dumps(
         followable_tree(schema, max(0, MAX_INLINED - len(text))), ensure_ascii=False, separators=(",", ":")
     )

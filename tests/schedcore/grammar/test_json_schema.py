@@ -112,6 +112,11 @@ def test_annotations_go_and_properties_of_their_names_stay() -> None:
     assert followable_tree(schema) == {"properties": {name: {"type": "string"} for name in names}}
 
 
+def test_llguidances_own_options_are_not_the_clients_to_set() -> None:
+    schema = {"x-guidance": {"coerce_one_of": True}, "oneOf": [{"type": "integer"}, {"type": "number"}]}
+    assert json.loads(followable(json.dumps(schema))) == {"oneOf": schema["oneOf"]}
+
+
 def test_formats_that_no_draft_knows_say_nothing() -> None:
     assert followable_tree({"type": "string", "format": "file-path"}) == {"type": "string"}
     assert followable_tree({"type": "string", "format": "uuid"}) == {"type": "string", "format": "uuid"}
