@@ -28,10 +28,12 @@ void PlanWriter::write(const RequestTable& requests, std::span<const Slot> runni
   for (const Slot slot : running) {
     const int32_t num_scheduled = requests.num_scheduled_tokens[slot];
     if (num_scheduled == 0) continue;
-    const int32_t num_guessed = guesses[slot];
-    num_tokens += num_scheduled + num_guessed;
-    auto& slots = requests.num_uncomputed_tokens(slot) == 1 ? seq_slots_ : prefills_;
-    slots.insert(slots.end(), 1 + num_guessed, slot);
+    num_tokens += num_scheduled;
+    (requests.num_uncomputed_tokens(slot) == 1 ? seq_slots_ : prefills_).push_back(slot);
+    if (const int32_t num_guessed = guesses[slot]; num_guessed > 0) {
+      num_tokens += num_guessed;
+      seq_slots_.insert(seq_slots_.end(), num_guessed, slot);
+    }
   }
   const size_t num_decodes = seq_slots_.size();
   seq_slots_.insert(seq_slots_.end(), prefills_.begin(), prefills_.end());
@@ -46,9 +48,9 @@ void PlanWriter::write(const RequestTable& requests, std::span<const Slot> runni
   plan->seq_lens.resize(num_seqs);
   plan->sample_seqs.resize(num_decodes);
   plan->query_start[0] = 0;
-  for (size_t s = 0; s < num_decodes; ++s) {
-    write_decode(requests, s, plan);
-    if (s > 0 && seq_slots_[s] == seq_slots_[s - 1]) write_guess(requests, s, plan);
+  for (size_t s = 0; s < num_decodes; ++s) write_decode(requests, s, plan);
+  for (size_t s = 1; guesses.any() && s < num_decodes; ++s) {
+    if (seq_slots_[s] == seq_slots_[s - 1]) write_guess(requests, s, plan);
   }
   for (size_t s = num_decodes; s < num_seqs; ++s) write_chunk(requests, s, plan);
 }

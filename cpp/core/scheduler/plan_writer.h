@@ -13,7 +13,7 @@
 #include "base/batch_plan.h"
 #include "base/ids.h"
 #include "requests/request.h"
-#include "speculation/speculation.h"
+#include "speculation/guess_counts.h"
 
 namespace hocket {
 

@@ -195,14 +195,17 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
     const Slot slot = slots[s];
     const bool is_sampled =
         next_sample < sampled.size() && state_.plan.sample_seqs[next_sample] == static_cast<int32_t>(s);
-    const size_t num_seqs = 1 + speculation_.num_guessed()[slot];
     const bool is_draft = announcements_.is_draft(slot);
+    const size_t num_seqs = 1 + speculation_.num_guessed()[slot];
     const auto of_request = sampled.subspan(next_sample, is_sampled ? num_seqs : 0);
-    const FinishReason reason = commit_request(slot, of_request, static_cast<int32_t>(next_sample));
+    const bool has_answer = is_sampled && !is_draft && !state_.requests.is_aborted[slot];
+    const FinishReason reason = has_answer ? commit_samples(slot, of_request, static_cast<int32_t>(next_sample))
+                                           : commit_unanswered(slot, of_request, is_draft);
     next_sample += of_request.size();
     s += num_seqs;
-    any_ended |= is_draft || reason != FinishReason::kNone;
-    if (reason == FinishReason::kNone) continue;
+    if (reason == FinishReason::kNone && !is_draft) continue;
+    any_ended = true;
+    if (is_draft) continue;
     if (reason != FinishReason::kAbort) state_.requests.forget_id(slot);
     end_request(slot, reason);
   }
@@ -244,38 +247,32 @@ void Scheduler::count_seconds(double seconds) {
   announcements_.note_step(has_online || has_offline, num_tokens[kAdvisoryClass] > 0, state_.now + seconds);
 }
 
-// sampled: of its last known token and of each of its guesses; empty if the step did not reach the former.
-FinishReason Scheduler::commit_request(Slot slot, std::span<const int32_t> sampled, int32_t first_sample) {
-  const bool is_draft = announcements_.is_draft(slot);
-  if (is_draft || state_.requests.is_aborted[slot] || sampled.empty()) {
-    const bool is_sampled = !sampled.empty() && sampled[0] != kNoToken;
-    state_.tenants.on_served(slot, state_.requests.num_scheduled_tokens[slot], is_sampled);
-    commit_tokens(slot, sampled.empty() || is_sampled);
-    speculation_.take_guesses(slot);
-    if (!is_draft) return state_.requests.is_aborted[slot] ? FinishReason::kAbort : FinishReason::kNone;
-    announcements_.end_draft_step(slot);
-    return FinishReason::kNone;
-  }
+// Of a chunk that does not reach the end, of a draft, and of who was aborted meanwhile. sampled: nobody's answer.
+FinishReason Scheduler::commit_unanswered(Slot slot, std::span<const int32_t> sampled, bool is_draft) {
+  const bool is_sampled = !sampled.empty() && sampled[0] != kNoToken;
+  state_.tenants.on_served(slot, state_.requests.num_scheduled_tokens[slot], is_sampled);
+  commit_tokens(slot, sampled.empty() || is_sampled);
+  speculation_.take_guesses(slot);
+  if (is_draft) announcements_.end_draft_step(slot);
+  return state_.requests.is_aborted[slot] && !is_draft ? FinishReason::kAbort : FinishReason::kNone;
+}
+
+// sampled: of its last known token and of each of its guesses.
+FinishReason Scheduler::commit_samples(Slot slot, std::span<const int32_t> sampled, int32_t first_sample) {
+  if (!speculation_.is_enabled()) return commit_sample(slot, sampled[0], first_sample);
   const int32_t num_before = state_.requests.num_tokens[slot];
-  const FinishReason reason = commit_samples(slot, sampled, first_sample);
-  if (speculation_.is_enabled()) speculation_.learn(slot, state_.requests.num_tokens[slot] - num_before);
+  const FinishReason reason = commit_guesses(slot, sampled, first_sample);
+  speculation_.learn(slot, state_.requests.num_tokens[slot] - num_before);
   return reason;
 }
 
 // As long as each equals the guess from which the next one was computed.
-FinishReason Scheduler::commit_samples(Slot slot, std::span<const int32_t> sampled, int32_t first_sample) {
+FinishReason Scheduler::commit_guesses(Slot slot, std::span<const int32_t> sampled, int32_t first_sample) {
   RequestTable& requests = state_.requests;
   const int32_t num_guessed = speculation_.take_guesses(slot);
   for (int32_t i = 0;; ++i) {
     const int32_t token = sampled[i];
-    const bool has_failed = token == kNoToken;
     const bool is_guessed_next = i < num_guessed && requests.tokens[slot][requests.num_tokens[slot]] == token;
-    state_.tenants.on_served(slot, requests.num_scheduled_tokens[slot], !has_failed);
-    commit_tokens(slot, !has_failed);
-    if (has_failed) {
-      write_output(slot, token, FinishReason::kError, first_sample + i);
-      return FinishReason::kError;
-    }
     const FinishReason reason = commit_sample(slot, token, first_sample + i);
     if (reason != FinishReason::kNone || !is_guessed_next) return reason;
     requests.num_scheduled_tokens[slot] = 1;  // the guess: it is known now
@@ -323,6 +320,13 @@ void Scheduler::save(Slot slot, int32_t num_indexed) {
 }
 
 FinishReason Scheduler::commit_sample(Slot slot, int32_t token, int32_t sample_index) {
+  const bool has_failed = token == kNoToken;
+  state_.tenants.on_served(slot, state_.requests.num_scheduled_tokens[slot], !has_failed);
+  commit_tokens(slot, !has_failed);
+  if (has_failed) {
+    write_output(slot, token, FinishReason::kError, sample_index);
+    return FinishReason::kError;
+  }
   state_.requests.append_token(slot, token);
   state_.requests.note_token(slot, state_.now);
   const FinishReason reason = state_.requests.finish_reason(slot, token);

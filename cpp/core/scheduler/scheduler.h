@@ -201,8 +201,9 @@ class Scheduler {
 
   void learn_from_step(double seconds);
   void count_seconds(double seconds);
-  FinishReason commit_request(Slot slot, std::span<const int32_t> sampled, int32_t first_sample);
+  FinishReason commit_unanswered(Slot slot, std::span<const int32_t> sampled, bool is_draft);
   FinishReason commit_samples(Slot slot, std::span<const int32_t> sampled, int32_t first_sample);
+  FinishReason commit_guesses(Slot slot, std::span<const int32_t> sampled, int32_t first_sample);
   void commit_tokens(Slot slot, bool is_sound);
   bool has_tiers(Slot slot) const;
   void save(Slot slot, int32_t num_indexed);

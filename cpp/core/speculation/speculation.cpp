@@ -67,7 +67,7 @@ void Speculation::write(Slot slot, int32_t num_guesses) {
   int32_t* tokens = requests.tokens[slot].get();
   const int32_t* next = tokens + of_[slot].match.next;
   for (int32_t j = 0; j < num_guesses; ++j) tokens[num_tokens + j] = next[j];
-  num_guessed_[slot] = num_guesses;
+  num_guessed_.set(slot, num_guesses);
   state_.budget -= num_guesses;
   state_.counters.num_guessed_tokens += num_guesses;
 }

@@ -20,19 +20,17 @@
 
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "base/ids.h"
 #include "requests/per_request.h"
 #include "speculation/acceptance.h"
+#include "speculation/guess_counts.h"
 #include "speculation/guess_lengths.h"
 #include "speculation/repetition_index.h"
 #include "state/scheduler_state.h"
 
 namespace hocket {
-
-using GuessCounts = PerRequest<int32_t>;
 
 class Speculation {
  public:
@@ -49,7 +47,7 @@ class Speculation {
   // Of the open plan.
   const GuessCounts& num_guessed() const { return num_guessed_; }
   // The same of one request, which has none from now on.
-  int32_t take_guesses(Slot slot) { return is_enabled() ? std::exchange(num_guessed_[slot], 0) : 0; }
+  int32_t take_guesses(Slot slot) { return num_guessed_.take(slot); }
 
   // The request's last `num_sampled` tokens were sampled in this step, the others were known before.
   void learn(Slot slot, int32_t num_sampled);
