@@ -15,7 +15,7 @@ import psutil  # type: ignore[import-untyped]
 from gateway.cluster.plan import FleetPlan, Keeping, NodeReport
 from gateway.engine.restart_policy import RestartPolicy
 from gateway.node.engine_record import read_record
-from gateway.node.node_manager import DONE, SUPERSEDED
+from gateway.node.node_manager import DONE, ORDERS, SUPERSEDED
 
 HANG_UP_SECONDS = 5.0  # that a manager of before may take to end
 END_SECONDS = 5.0  # that one may take longer than its drain, before it is killed
@@ -107,10 +107,15 @@ class KeptManager:
         command += [f"--name={self._name}", f"--run-dir={self._folder}"]
         if self._advertise is not None and "advertise" not in self._plan.file.node:
             command.append(f"--advertise={self._advertise}")
-        with (self._folder / _LOG).open("ab") as log:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True
-            )
+        # Orders wait until it knows what they mean: one that comes before would end it, and leave its engine behind.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ORDERS)
+        try:
+            with (self._folder / _LOG).open("ab") as log:
+                child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         record = _Record(child.pid, psutil.Process(child.pid).create_time())
         (self._folder / _RECORD).write_bytes(msgspec.json.encode(record))
         return child

@@ -44,6 +44,7 @@ FAREWELL_SECONDS = 0.2  # for gateways to read that the node leaves
 LOOK_SECONDS = 0.1  # between two looks at whether a draining engine is idle
 _ALWAYS = 1 << 30  # restarts: whoever keeps the manager running wants an engine
 DONE, FAILED, SUPERSEDED = 0, 1, 3  # exit statuses
+ORDERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _log = logging.getLogger("hocket.node")
 
@@ -217,6 +218,7 @@ class NodeManager:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         loop.add_signal_handler(signal.SIGHUP, self._end, DONE)  # the engine runs on, for the next manager
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)  # whoever started it may have let them wait until now
 
     def _on_signal(self) -> None:
         """Once more: at once."""

@@ -118,7 +118,8 @@ def _responses(operation: Operation, schemas: dict[Any, dict[str, Any]], has_key
         is_text = operation.media in (TEXT, HTML)
         success["content"] = {operation.media: {"schema": {"type": "string"} if is_text else {}}}
     if operation.streams:
-        success["content"][_EVENTS] = {"schema": {"type": "string"}}
+        # No type: some tools hold it against the whole text, others against each event with its name and data.
+        success["content"][_EVENTS] = {"schema": {"description": "Server-sent events, as docs/api.md lists them"}}
     responses: dict[str, Any] = {str(operation.status): success}
     if operation.media and "content" in success and operation.media not in (JSON, TEXT, HTML):
         responses["206"] = success  # a range of it
