@@ -14,7 +14,7 @@ namespace hocket {
 struct Estimates {
   static constexpr int32_t kUsualDecodes = 32;
   static constexpr double kUsualContext = 1024;      // tokens
-  static constexpr double kLeastItlSeconds = 0.050;  // 20 tokens per second: faster than anybody reads
+  static constexpr double kLeastItlSeconds = 0.015;  // smaller pieces of prompts cost more than they bring
 
   LatencyModel latency;              // without coefficients: nothing is known, and no step is cut for time
   double latency_deviation = 0.3;    // how far off a coefficient may be, relative; larger: refinement follows faster
@@ -26,7 +26,7 @@ struct Estimates {
 
   bool knows_latency() const { return latency.predict({.num_decodes = 1, .decode_context = 1, .max_context = 1}) > 0; }
   // The time between tokens that this machine can keep: twice that of a step in which as many requests decode as is
-  // usual, 1024 tokens each, and no less than people notice. Infinite while nothing is known of step times.
+  // usual, 1024 tokens each, and no less than kLeastItlSeconds. Infinite while nothing is known of step times.
   double itl_seconds(int32_t max_num_seqs) const {
     if (!knows_latency()) return std::numeric_limits<double>::infinity();
     const double num_decodes = std::min(kUsualDecodes, max_num_seqs);
