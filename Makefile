@@ -22,7 +22,7 @@ CPP_FILES = $(shell find cpp kernels tests/cpp tests/fuzz -name '*.h' -o -name '
 PY_DIRS := gateway schedcore vllm_engine worker client bench tests tools
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core test-python test-schema test-json-schemas test-compat test-vllm test-vllm-cut test-vllm-gpu test-ray test-ray-cut ray-env test-deploy vllm-env test-gpu test-invariance test-kills test-resume test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
+.PHONY: help serve test test-core test-python test-schema test-json-schemas test-compat test-compat-vllm test-vllm test-vllm-cut test-vllm-gpu test-ray test-ray-cut ray-env test-deploy vllm-env test-gpu test-invariance test-kills test-resume test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -99,6 +99,9 @@ test-json-schemas: $(VENV)/.dev ## 1,000 schemas of JSONSchemaBench, cloned once
 
 test-compat: $(VENV)/.dev ## third-party clients, in an environment of their own that this makes; writes docs/compat.md
 	$(BIN)/python tests/compat/run.py $(ARGS)
+
+test-compat-vllm: $(VENV)/.dev $(VLLM_VENV)/.built ## vLLM's own tests of its OpenAI server; writes docs/compat_vllm.md
+	$(BIN)/python tests/compat/vllm_tests.py --vllm-python $(VLLM_VENV)/bin/python $(ARGS)
 
 test-kills: $(VENV)/.dev ## takes minutes: a batch of 2,000 rows, its server killed at ten moments
 	HOCKET_TEST_KILL_ROWS=2000 HOCKET_TEST_KILLS=10 $(BIN)/python -m pytest -q tests/end_to_end/test_batch_kills.py
