@@ -83,7 +83,7 @@ def test_requests_of_an_unmodified_client_are_shared_evenly(running: RealFleet) 
 
     with client:
         before = given()
-        for i in range(NUM_REQUESTS // 2):  # equal nodes take turns
+        for i in range(NUM_REQUESTS // 2):  # one at a time: drawn among equals
             assert one(i) in ("length", "stop")
         halfway = given()
         with ThreadPoolExecutor(8) as pool:  # the slower one gets fewer
@@ -91,7 +91,9 @@ def test_requests_of_an_unmodified_client_are_shared_evenly(running: RealFleet) 
         after = given()
     in_turns = [then - now for then, now in zip(halfway, before, strict=True)]
     assert sum(in_turns) == NUM_REQUESTS // 2
-    assert max(in_turns) - min(in_turns) <= 0.1 * NUM_REQUESTS
+    assert min(in_turns) > 0
+    if WHOLE:  # of few requests the draw between equals may give one node most
+        assert max(in_turns) - min(in_turns) <= 0.1 * NUM_REQUESTS
     assert min(then - now for then, now in zip(after, halfway, strict=True)) > 0
 
 
