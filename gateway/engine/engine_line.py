@@ -49,6 +49,7 @@ class EngineLine:
         self.dead = asyncio.Event()
         self.death: str | None = None
         self.last_stats: EngineStats | None = None
+        self._num_others = 0  # requests that it had then, beyond those of this line
         self.incarnation = ""
         self.num_heard = 0  # messages
         self.num_stale = 0  # messages of another process than the one that was ready here
@@ -76,6 +77,11 @@ class EngineLine:
     @property
     def was_ready(self) -> bool:
         return self._info is not None
+
+    @property
+    def num_open(self) -> int:
+        """Requests that the engine has: this line's are counted as they end, others as the engine last said."""
+        return self._num_others + self.router.num_open
 
     @property
     def is_attached(self) -> bool:
@@ -203,6 +209,8 @@ class EngineLine:
             case wire.Stats(stats, incarnation):
                 if incarnation == self.incarnation:
                     self.last_stats = stats
+                    num_open = sum(stats.num_waiting) + sum(stats.num_running)
+                    self._num_others = max(0, num_open - self.router.num_open)
                 else:
                     self.num_stale += 1
             case wire.Ready():

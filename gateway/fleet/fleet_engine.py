@@ -444,7 +444,8 @@ class FleetEngine:
         usable = [node for node in self.nodes.values() if self._is_usable(node)]
         lasts = {node.name: node.engine.line.last_stats for node in usable if node.engine is not None}
         draining = [node.name for node in self.nodes.values() if node.condition is NodeCondition.DRAINING]
-        found = self._routing.choose(asked, lasts, draining)
+        num_open = {node.name: node.engine.line.num_open for node in usable if node.engine is not None}
+        found = self._routing.choose(asked, lasts, draining, num_open)
         if found is None:
             return None
         return self.nodes[found.node], None if found.source is None else peer_source(self.nodes[found.source])

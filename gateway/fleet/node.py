@@ -105,5 +105,5 @@ def node_status(node: Node) -> NodeStatus:
         num_sessions=0 if stats is None else stats.num_sessions,
         pulled_bytes=0 if stats is None else stats.num_pulled_blocks * stats.block_bytes,
         num_restarts=0 if seat is None else seat.num_restarts,
-        last_death=node.last_death,
+        last_death=(engine.death if engine is not None else None) or node.last_death,
     )

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -88,9 +89,11 @@ class NodeRouting:
         asked: EngineRequest | Advisory,
         nodes: Mapping[str, EngineStats | None],
         draining: Collection[str] = (),
+        num_open: Mapping[str, int] = MappingProxyType({}),
     ) -> Destination | None:
         """nodes: those that could take it, all of which have joined, and what their engines last said. draining: those
-        that take nothing, and whose cache is still to be had.
+        that take nothing, and whose cache is still to be had. num_open: requests there, where more is known than
+        what the engines last said.
 
         None: there is none. What is chosen counts as sent.
         """
@@ -101,6 +104,8 @@ class NodeRouting:
                 self._table.set_state(number, state)
         for name, stats in nodes.items():
             self._note_load(name, stats, now)
+        for name, number in num_open.items():
+            self._table.note_open(self._numbers[name], number)
         self._num_asked += 1
         request = self._request(asked)
         choice = route(request, self._table, self._options, now)

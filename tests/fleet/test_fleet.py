@@ -25,7 +25,7 @@ from schedcore.api.cluster_tls import GATEWAY, NODE, ClusterTls
 
 WHOLE = os.environ.get("HOCKET_TEST_FLEET", "") == "1"
 long = pytest.mark.skipif(not WHOLE, reason="HOCKET_TEST_FLEET=1: make test-fleet")
-NUM_REQUESTS = 200 if WHOLE else 40
+NUM_REQUESTS = 200  # of 20 in turn one time in four a draw between equals would give one node too many
 ROUTING = ("--routing", "least_loaded")  # by cost, nodes that are equal on paper are not, on a busy machine
 SECONDS = 60.0  # for what should take one or two: the machine may be busy
 
@@ -91,9 +91,7 @@ def test_requests_of_an_unmodified_client_are_shared_evenly(running: RealFleet) 
         after = given()
     in_turns = [then - now for then, now in zip(halfway, before, strict=True)]
     assert sum(in_turns) == NUM_REQUESTS // 2
-    assert min(in_turns) > 0
-    if WHOLE:  # of few requests the draw between equals may give one node most
-        assert max(in_turns) - min(in_turns) <= 0.1 * NUM_REQUESTS
+    assert max(in_turns) - min(in_turns) <= 0.1 * NUM_REQUESTS
     assert min(then - now for then, now in zip(after, halfway, strict=True)) > 0
 
 

@@ -145,6 +145,7 @@ void bind_table(py::module_& m) {
       .def("restart_node", &NodeTable::restart_node, "node"_a, "traits"_a, "incarnation"_a)
       .def("set_state", &NodeTable::set_state, "node"_a, "state"_a)
       .def("note_load", &NodeTable::note_load, "node"_a, "incarnation"_a, "load"_a)
+      .def("note_open", &NodeTable::note_open, "node"_a, "num_open"_a)
       .def("note_pull_rate", &NodeTable::note_pull_rate, "from_machine"_a, "to_machine"_a, "bytes_per_second"_a)
       .def("note_session", &NodeTable::note_session, "digest"_a, "node"_a, "incarnation"_a, "num_tokens"_a)
       .def("expect_session", &NodeTable::expect_session, "digest"_a, "node"_a, "until"_a)

@@ -8,6 +8,7 @@ namespace hocket {
 namespace {
 
 constexpr double kRateWeight = 0.2;  // of a new measurement of a pair of machines
+constexpr double kTurn = 1e-11;      // of an open request: a hundred days of decisions, 10,000 a second, are below one
 
 uint64_t machine_pair(int32_t from, int32_t to) {
   return uint64_t{static_cast<uint32_t>(from)} << 32 | static_cast<uint32_t>(to);
@@ -86,6 +87,14 @@ void NodeTable::note_load(NodeId id, uint64_t incarnation, const NodeLoad& load)
   update(id);
 }
 
+void NodeTable::note_open(NodeId id, double num_open) {
+  check(id);
+  if (!(num_open >= 0)) throw std::invalid_argument("a count of requests is not negative");
+  if (nodes_[id].counted == num_open) return;
+  nodes_[id].counted = num_open;
+  update(id);
+}
+
 void NodeTable::note_sent(NodeId id, double now, double prefill_seconds, double num_tokens, double num_computed,
                           std::span<const uint64_t> keys) {
   check(id);
@@ -94,8 +103,9 @@ void NodeTable::note_sent(NodeId id, double now, double prefill_seconds, double 
   node.sent_tokens += num_tokens;
   node.busy_until = std::max(node.busy_until, now) + prefill_seconds;
   node.clock += num_computed;
+  if (node.counted >= 0) ++node.counted;
   ++node.num_routed;
-  ++num_decisions_;
+  node.turn = ++num_decisions_;
   prefixes_.note(keys, id, node.clock);
   update(id);
 }
@@ -189,7 +199,7 @@ void NodeTable::update(NodeId id) {
   batch.add_chunk(0, kOrdinaryChunk);
   const double ordinary = node.traits.latency.predict(batch) + kOrdinarySteps * node.step_seconds;
   by_queue_.set(id, node.is_open() ? node.busy_until + ordinary : LeastTree::kNever);
-  by_open_.set(id, node.is_open() ? node.num_open() : LeastTree::kNever);
+  by_open_.set(id, node.is_open() ? node.num_open() + kTurn * static_cast<double>(node.turn) : LeastTree::kNever);
 }
 
 }  // namespace hocket

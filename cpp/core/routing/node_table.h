@@ -95,12 +95,15 @@ class NodeTable {
     double sent_tokens = 0;
     int32_t num_expected = 0;  // announced for this node, not yet here
     int64_t num_routed = 0;    // requests, ever
-    double clock = 0;          // tokens that it was sent to compute or to generate, ever
-    double busy_until = 0;     // its queue will have been worked off
-    double step_seconds = 0;   // of a step that decodes what runs there
+    int64_t turn = 0;          // number of the decision that last chose it
+    double counted = -1;      // open requests as the table's owner has counted them; -1: by the report and what is sent
+    double clock = 0;         // tokens that it was sent to compute or to generate, ever
+    double busy_until = 0;    // its queue will have been worked off
+    double step_seconds = 0;  // of a step that decodes what runs there
     double sending_until = 0;  // its pulls by others
 
     double num_open() const {
+      if (counted >= 0) return counted + num_expected;
       return load.num_waiting + load.num_running + static_cast<double>(sent.size()) + num_expected;
     }
     // Of requests that run there, as far as it is known.
@@ -119,6 +122,8 @@ class NodeTable {
   void set_state(NodeId node, NodeState state);
   // Ignored where the incarnation is an old one, or the report older than the last.
   void note_load(NodeId node, uint64_t incarnation, const NodeLoad& load);
+  // Whoever sees requests end knows more than the last report. REQUIRES: num_open >= 0.
+  void note_open(NodeId node, double num_open);
 
   // ---- what decisions add ----
   // REQUIRES: the prompt's keys, as for route().
@@ -143,7 +148,8 @@ class NodeTable {
   size_t num_sessions() const { return sessions_.size(); }
   const PrefixMemory& prefixes() const { return prefixes_; }
   const LeastTree& by_queue() const { return by_queue_; }  // when an ordinary request that came now would be answered
-  const LeastTree& by_open() const { return by_open_; }    // open requests, of nodes that are up
+  // Open requests, of nodes that are up; among equals the one that was chosen longest ago.
+  const LeastTree& by_open() const { return by_open_; }
   int64_t num_decisions() const { return num_decisions_; }
   double pull_rate(int32_t from_machine, int32_t to_machine) const;
 

@@ -283,9 +283,9 @@ Choice Decision::among_equals(std::span<const Choice> choices, const Choice& bes
   }
   const Choice& first = *equal[mixed(seed_ ^ 1) % count];
   const Choice& second = *equal[mixed(seed_ ^ 2) % count];
-  const double a = table_.node(first.node).num_open(), b = table_.node(second.node).num_open();
-  if (a != b) return a < b ? first : second;
-  return first.cost <= second.cost ? first : second;
+  const Node &a = table_.node(first.node), &b = table_.node(second.node);
+  if (a.num_open() != b.num_open()) return a.num_open() < b.num_open() ? first : second;
+  return a.turn <= b.turn ? first : second;  // not the cheaper one: which that is, is chance, but stays
 }
 
 Choice Decision::cheapest() const {

@@ -383,6 +383,38 @@ def test_many_nodes_that_hold_a_prefix_are_all_known() -> None:
     assert cost_of(RouteRequest(1, 1024, keys=keys), table, RouteOptions(), 1e3, 2).cached_tokens == 1023
 
 
+# ---- equals ----
+
+
+@pytest.mark.parametrize("routing", [Routing.COST, Routing.LEAST_LOADED])
+def test_nodes_that_are_equal_share_what_comes_one_by_one(routing: Routing) -> None:
+    """However often a report catches one of them at work, and though one of them looks a little dearer."""
+    table, given, draw = table_of(2), Counter[int](), random.Random(2)
+    load(table, 0, queue=1e-4)
+    for number in range(400):
+        if number % 10 == 0:
+            load(table, draw.randrange(2), running=draw.randint(0, 1), at=float(number))
+        for node in range(2):
+            table.note_open(node, 0)  # the last one has ended
+        request = RouteRequest(number, 8, expected_outputs=4)
+        choice = route(request, table, RouteOptions(routing), float(number))
+        table.note_choice(request, choice, float(number))
+        given[choice.node or 0] += 1
+    assert abs(given[0] - given[1]) <= 40
+
+
+def test_what_is_counted_takes_the_place_of_the_report() -> None:
+    table = table_of(2)
+    load(table, 0, running=5)
+    table.note_open(0, 2)
+    assert table.num_open(0) == 2
+    send(table, RouteRequest(1, 8), 0)
+    assert table.num_open(0) == 3
+    assert choose(table, RouteRequest(2, 8), "least_loaded").node == 1
+    with pytest.raises(ValueError, match="not negative"):
+        table.note_open(0, -1)
+
+
 # ---- stale tables ----
 
 
