@@ -34,7 +34,7 @@ void check(Status status);
 // What moves cached vectors, and landing. After PagedPool.
 void bind_cache(pybind11::module_& module);
 
-// decoder_step, allow_tokens and draw_tokens.
+// decoder_step, allow_tokens, allowed_argmax and draw_tokens.
 void bind_decoder(pybind11::module_& module);
 
 }  // namespace hocket

@@ -1,5 +1,5 @@
-// decoder_step, allow_tokens and draw_tokens as Python functions. What changes from step to step are numpy arrays, used
-// in place.
+// decoder_step, allow_tokens, allowed_argmax and draw_tokens as Python functions. What changes from step to step are
+// numpy arrays, used in place.
 #include <pybind11/numpy.h>
 
 #include <array>
@@ -142,6 +142,15 @@ void allow_tokens(Pointer logits, int64_t vocab_size, const Array<int32_t>& rows
   check(allow_tokens_cpu(args));
 }
 
+void allowed_argmax(Pointer logits, int64_t vocab_size, const Array<int32_t>& rows, const Array<uint64_t>& masks,
+                    Array<int32_t> tokens) {
+  const AllowedArgmaxArgs args{tokens.mutable_data(), to_const<float>(logits),
+                               rows.data(),           reinterpret_cast<const uint32_t* const*>(masks.data()),
+                               tokens.size(),         vocab_size};
+  py::gil_scoped_release no_lock;
+  check(allowed_argmax_cpu(args));
+}
+
 void draw_tokens(Pointer logits, int64_t vocab_size, const Array<float>& temperature, const Array<int64_t>& top_k,
                  const Array<float>& top_p, const Array<float>& min_p, const Array<uint64_t>& seed,
                  const Array<int64_t>& index, Array<int32_t> tokens) {
@@ -189,6 +198,8 @@ void bind_decoder(py::module_& module) {
   module.def("argmax", &argmax, py::arg("logits"), py::arg("vocab_size"), exactly("tokens"));
   module.def("allow_tokens", &allow_tokens, py::arg("logits"), py::arg("vocab_size"), exactly("rows"),
              exactly("masks"));
+  module.def("allowed_argmax", &allowed_argmax, py::arg("logits"), py::arg("vocab_size"), exactly("rows"),
+             exactly("masks"), exactly("tokens"));
   module.def("draw_tokens", &draw_tokens, py::arg("logits"), py::arg("vocab_size"), exactly("temperature"),
              exactly("top_k"), exactly("top_p"), exactly("min_p"), exactly("seed"), exactly("index"),
              exactly("tokens"));

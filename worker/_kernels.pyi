@@ -244,6 +244,7 @@ class Decoder:  # CPU only; arrays are used in place, a wrong dtype is a TypeErr
 
 def argmax(logits: int, vocab_size: int, tokens: Int32Array) -> None: ...
 def allow_tokens(logits: int, vocab_size: int, rows: Int32Array, masks: UInt64Array) -> None: ...  # masks: addresses
+def allowed_argmax(logits: int, vocab_size: int, rows: Int32Array, masks: UInt64Array, tokens: Int32Array) -> None: ...
 def draw_tokens(
     logits: int,
     vocab_size: int,

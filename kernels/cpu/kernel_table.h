@@ -25,6 +25,7 @@
   X(decoder_step, DecoderStepArgs)            \
   X(draw_tokens, DrawTokensArgs)              \
   X(allow_tokens, AllowTokensArgs)            \
+  X(allowed_argmax, AllowedArgmaxArgs)        \
   X(hidden_gather, HiddenGatherArgs)          \
   X(hidden_write, HiddenWriteArgs)            \
   X(project_rope_write, ProjectRopeWriteArgs) \

@@ -34,7 +34,7 @@ class Follower:
         self._todo.put((matchers, tokens))
 
     def wait(self) -> None:
-        """Until every mask is that of the next token."""
+        """Until every matcher is at its next token."""
         while self._num_open:
             self._num_open -= 1
             error = self._done.get()
@@ -59,4 +59,5 @@ class Follower:
         for matcher, token in zip(matchers, tokens.tolist(), strict=True):
             if token != NO_TOKEN:
                 matcher.advance(token)
-                matcher.find_mask()
+                if matcher.wants_mask:
+                    matcher.find_mask()

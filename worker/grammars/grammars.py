@@ -96,13 +96,13 @@ class Grammars:
         return None if matcher is None else matcher.problem
 
     def wait_for_masks(self) -> None:
-        """Until every matcher's mask is that of its next token."""
+        """Until every matcher is at its next token, with its mask if it wants one."""
         if self._follower is not None:
             self._follower.wait()
 
     def advance(self, matchers: Sequence[Matcher], tokens: npt.NDArray[np.int32]) -> None:
-        """The tokens that were sampled, each for its matcher; their next masks are found meanwhile."""
-        if self._follower is not None:
+        """The tokens that were sampled, each for its matcher; the next masks that they want are found meanwhile."""
+        if self._follower is not None and matchers:
             self._follower.begin(matchers, tokens)
 
     def close(self) -> None:

@@ -16,9 +16,14 @@ def follow(logits: Tensor, rows: npt.NDArray[np.int64], matchers: Sequence[Match
     """In place; matchers: of these rows, waited for. One that cannot go on allows nothing."""
     at = rows.astype(np.int32)
     if ops.takes_addresses(logits):
-        ops.allow_tokens_at(logits, at, np.array([matcher.address for matcher in matchers], np.uint64))
+        ops.allow_tokens_at(logits, at, addresses(matchers))
     else:
         ops.allow_tokens(logits, at, [matcher.mask for matcher in matchers])
+
+
+def addresses(matchers: Sequence[Matcher]) -> npt.NDArray[np.uint64]:
+    """Of their masks."""
+    return np.array([matcher.address for matcher in matchers], np.uint64)
 
 
 def allow_only(logits: Tensor, rows: Sequence[int], masks: Sequence[Words]) -> None:

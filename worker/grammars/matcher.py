@@ -16,33 +16,75 @@ Words = npt.NDArray[np.uint32]  # a bit per token, the lowest first
 _TOO_COMPLEX = "the grammar became too complex to follow"
 
 
+# Tokens in a row that needed no mask, after which none is found in advance: even with models that know nothing, four
+# times as many are then saved as come late (docs/log/2026-11-23-fewer-masks.md).
+_FEW = 2
+
+
 class Matcher:
     """Moved on by one thread at a time."""
 
-    __slots__ = ("_inner", "_stop_bits", "_stop_tokens", "_text_bits", "address", "mask", "problem")
+    __slots__ = (
+        "_end_tokens",
+        "_inner",
+        "_stop_bits",
+        "_stop_tokens",
+        "_text_bits",
+        "address",
+        "has_mask",
+        "mask",
+        "num_unaided",
+        "problem",
+    )
 
     def __init__(self, inner: LLMatcher, end_tokens: Sequence[int], stop_tokens: Sequence[int], num_words: int) -> None:
         """end_tokens: llguidance's; stop_tokens: the request's own, which take their place."""
         self._inner = inner
+        self._end_tokens = frozenset(end_tokens)
         self._stop_tokens = frozenset(stop_tokens)
         self._stop_bits = _bits(stop_tokens, num_words)
         self._text_bits = ~(_bits(end_tokens, num_words) | self._stop_bits)
         self.mask: Words = np.zeros(num_words, np.uint32)  # always the same memory
         self.address = self.mask.ctypes.data  # of the mask, asked for once: numpy takes its time
+        self.has_mask = False  # the mask is that of the next token
+        self.num_unaided = 0  # tokens in a row, up to now, that the model would have chosen without a mask
         self.problem: str | None = None  # why the request cannot go on
 
     @property
+    def wants_mask(self) -> bool:
+        """The model is likely to choose a token that may not come."""
+        return self.num_unaided < _FEW
+
+    @property
     def must_end(self) -> bool:
-        """Nothing but a stop token may come."""
+        """Nothing but a stop token may come. REQUIRES: has_mask."""
         return not (self.mask & self._text_bits).any()
 
     def advance(self, token: int) -> None:
-        """After a token was sampled; then find_mask()."""
+        """After a token was sampled; then find_mask(), or take()."""
+        self.has_mask = False
         if token not in self._stop_tokens and not self._inner.consume_token(token):
             self._fail()
 
+    def take(self, token: int) -> bool:
+        """Moves on by a token if this place's mask, which need not be found, would allow it; else stays here."""
+        inner = self._inner
+        if token in self._stop_tokens:
+            return self.problem is None and inner.is_accepting()
+        if token < 0 or token in self._end_tokens or self.problem is not None:
+            return False
+        forced = inner.compute_ff_tokens()  # masks allow nothing else then, not even other tokens of the same text
+        if forced and forced[0] != token:
+            return False
+        if not inner.try_consume_tokens([token]):
+            return False
+        self.has_mask = False
+        self.num_unaided += 1
+        return True
+
     def find_mask(self) -> None:
         """Of nothing, once there is a problem."""
+        self.has_mask = True
         if self.problem is not None:
             return
         mask = self.mask

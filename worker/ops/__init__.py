@@ -24,6 +24,7 @@ from worker.ops.products import linear, pack_linear, silu_mul
 from worker.ops.sampling import (
     allow_tokens,
     allow_tokens_at,
+    allowed_argmax_at,
     argmax,
     draw_tokens,
     draws_on_device,
@@ -35,6 +36,7 @@ __all__ = [
     "add_rms_norm",
     "allow_tokens",
     "allow_tokens_at",
+    "allowed_argmax_at",
     "argmax",
     "backend",
     "draw_tokens",

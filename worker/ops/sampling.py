@@ -48,6 +48,17 @@ def allow_tokens_at(logits: Tensor, rows: Int32Array, addresses: UInt64Array) ->
     native.kernels.allow_tokens(logits.data_ptr(), vocab_size, rows, addresses)
 
 
+def allowed_argmax_at(logits: Tensor, rows: Int32Array, addresses: UInt64Array, tokens: Int32Array) -> None:
+    """tokens [n], the likeliest of rows `rows` of logits, become what argmax() would give behind allow_tokens_at().
+
+    Logits stay as they are. REQUIRES: takes_addresses(logits).
+    """
+    _, vocab_size = match("logits[n,V|V,1]", logits)
+    if not len(rows) == len(addresses) == len(tokens):
+        raise ValueError(f"{len(tokens)} tokens need as many rows and masks, got {len(rows)} and {len(addresses)}")
+    native.kernels.allowed_argmax(logits.data_ptr(), vocab_size, rows, addresses, tokens)
+
+
 def draws_on_device(x: Tensor) -> bool:
     """Whether draw_tokens() of logits that are where x is reads its parameters on the device."""
     return native.has_kernel(x) and native.stream(x) != native.CPU

@@ -27,6 +27,7 @@ class Needs:
     ALLOWED = 64
     ADJUSTMENTS = BIAS | MIN_TOKENS | PENALTIES
     LOOKS_BACK = PENALTIES | ALLOWED  # at what the request has output
+    MASK = RANDOM | MIN_TOKENS | ALLOWED  # of the grammar, if there is one, before a token is chosen
 
 
 class TokenHistory:

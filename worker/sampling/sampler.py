@@ -18,9 +18,9 @@ from schedcore._core import NO_TOKEN, BatchPlan
 from schedcore.api.types import EngineRequest, TokenLogprobs
 from worker import ops
 from worker.batch.staging import Parcel, to_device
+from worker.grammars.followed_rows import FollowedRows
 from worker.grammars.grammars import Grammars
-from worker.grammars.masks import allow_only, follow
-from worker.grammars.matcher import Matcher
+from worker.grammars.masks import allow_only
 from worker.ops.draw import DrawParameters
 from worker.sampling.adjust import AdjustedRow, adjust
 from worker.sampling.guessed_rows import GuessedRows
@@ -29,7 +29,6 @@ from worker.sampling.request_state import Needs, RequestState, is_plain
 from worker.sampling.row_table import RowTable
 
 TokenIds = npt.NDArray[np.int32]
-_NO_MATCHERS: tuple[npt.NDArray[np.int64], list[Matcher]] = (np.zeros(0, np.int64), [])
 _NOTHING_LEFT = (
     "no token is left to continue with: allowed_token_ids, bad_words, min_tokens and the form of the answer exclude all"
 )
@@ -101,22 +100,22 @@ class Sampler:
         if any_needs & Needs.LOGPROBS:
             asked = np.flatnonzero(needs & Needs.LOGPROBS)
             raw = logits[to_device(asked, logits.device)].log_softmax(-1)
-        followed, matchers = self._matchers(needs, request_ids) if any_needs & Needs.GRAMMAR else _NO_MATCHERS
+        followed = self._followed(logits, needs, request_ids) if any_needs & Needs.GRAMMAR else None
         guesses = GuessedRows(plan) if any_needs & Needs.LOOKS_BACK else None
         if any_needs & Needs.ADJUSTMENTS:
             adjust(logits, self._adjusted_rows(needs, request_ids, num_output_tokens, guesses))
         if guesses and any_needs & Needs.ALLOWED:
             self._keep_allowed(logits, needs, request_ids, num_output_tokens, guesses)
-        if matchers:
-            follow(logits, followed, matchers)
+        if followed:
+            followed.mask_first(logits)
         if any_needs & Needs.RANDOM:
             token_ids = ops.draw_tokens(logits, self._parameters(rows, num_output_tokens), drawing)
         else:
             token_ids = ops.argmax(logits)
+        if followed:
+            self._advance(followed, logits, token_ids)
         if guesses:
             self._remember(needs & guesses.mask_real(token_ids), request_ids, token_ids)
-        if matchers and self._grammars is not None:
-            self._grammars.advance(matchers, token_ids[followed])
         if raw is None:
             return token_ids, None
         return token_ids, self._logprobs(raw, token_ids, asked, request_ids)
@@ -130,11 +129,10 @@ class Sampler:
         self, logits: Tensor, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64]
     ) -> TokenIds:
         """What the rest of sample() comes to where grammars are all there is: in steps of 200 us it is noticed."""
-        rows, matchers = self._matchers(needs, request_ids)
-        follow(logits, rows, matchers)
+        followed = self._followed(logits, needs, request_ids)
+        followed.mask_first(logits)
         token_ids = ops.argmax(logits)
-        if self._grammars is not None:
-            self._grammars.advance(matchers, token_ids[rows])
+        self._advance(followed, logits, token_ids)
         return token_ids
 
     def _num_output_tokens(self, plan: BatchPlan, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
@@ -182,15 +180,24 @@ class Sampler:
             masks.append(mask)
         allow_only(logits, which, masks)
 
-    def _matchers(
-        self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64]
-    ) -> tuple[npt.NDArray[np.int64], list[Matcher]]:
-        """With the rows of the logits that are theirs. Waits until they know what may come next."""
+    def _followed(
+        self, logits: Tensor, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64]
+    ) -> FollowedRows:
+        """Waits until their matchers are at this token."""
         which = np.flatnonzero(needs & Needs.GRAMMAR)
         states = [self._states[request_id] for request_id in request_ids[which].tolist()]
         if self._grammars is not None:
             self._grammars.wait_for_masks()
-        return which, [state.matcher for state in states if state.matcher is not None]
+        matchers = [state.matcher for state in states if state.matcher is not None]
+        # On a device all masks go first: its copies take longer than masks.
+        is_greedy = (needs[which] & Needs.MASK == 0) & ops.takes_addresses(logits)
+        return FollowedRows(which, matchers, is_greedy)
+
+    def _advance(self, followed: FollowedRows, logits: Tensor, token_ids: TokenIds) -> None:
+        """token_ids: of all rows; those that grammars refuse are corrected. Matchers move on."""
+        matchers, tokens = followed.correct(logits, token_ids)
+        if self._grammars is not None:
+            self._grammars.advance(matchers, tokens)
 
     def _parameters(self, rows: npt.NDArray[np.int32], num_output_tokens: npt.NDArray[np.int64]) -> DrawParameters:
         table = self._table

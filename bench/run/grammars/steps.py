@@ -1,12 +1,15 @@
 """What a grammar costs per decode step, in the engine itself, without gateway or sockets.
 
     python -m bench.run.grammars.steps [--models demo random-15m] [--batch 8 32] [--tokens 200] [--rounds 5]
+        [--form schema]
 
 One engine, in turns: a batch without a grammar, and the same batch with a JSON schema whose answers are never over
 within --tokens tokens, so that both have the same lengths. Per step that decodes, the least of the rounds, as others
 who use the machine only make steps slower: CPU time of the engine's thread, which stands in a step's way, CPU time
 of all threads of the process, and wall time, which means something on a quiet machine only. Compiling and prefill are
 not in it.
+
+`--form text` takes a grammar that lets any text through instead, as a schema does what a trained model says.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from worker.process.engine_process import build_engine
 GATEWAY = b"bench"
 PROMPT = list(range(6, 38))
 GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(LONG_ANSWER))
+FORMS = {"schema": GRAMMAR, "text": Grammar(GrammarKind.LARK, 'start: TEXT "\\u0000"\nTEXT: /[^\\x00]*/')}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +96,9 @@ def measure(folder: Path, args: argparse.Namespace) -> list[list[str]]:
     rows = []
     for batch in args.batch:
         for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-            turns.run(batch, temperature, GRAMMAR)
-            rounds = [[turns.run(batch, temperature, g) for g in (None, GRAMMAR)] for _ in range(args.rounds)]
+            form = FORMS[args.form]
+            turns.run(batch, temperature, form)
+            rounds = [[turns.run(batch, temperature, g) for g in (None, form)] for _ in range(args.rounds)]
             plain, formed = (least([costs[i] for costs in rounds]) for i in range(2))
             cells = [f"{getattr(c, n):.0f}" for n in ("thread", "process", "wall") for c in (plain, formed)]
             rows.append([f"{folder.name} x {batch}, {name}", *cells, f"{plain.thread / formed.thread:.2f}"])
@@ -108,6 +113,7 @@ def main() -> None:
     parser.add_argument("--batch", nargs="+", type=int, default=[8, 32], help="requests that decode together")
     parser.add_argument("--tokens", type=int, default=200, help="of each answer")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--form", choices=FORMS, default="schema")
     parser.add_argument("--threads", type=int, default=ops.DEFAULT_THREADS)
     args = parser.parse_args()
     rows = []
