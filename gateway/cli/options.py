@@ -31,7 +31,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 _GROUPS = ("server", "model", "engine", "fleet", "offline work", "limits")  # in the order of --help
-MAX_TTFT_TARGETS = 4.0  # of the target for the first token: who would wait longer is refused
+MAX_TTFT_TARGETS = 0.8  # of the target for the first token: predictions err, and who comes in is to be in time
+LEAST_MAX_TTFT_MS = 1000.0  # whoever is refused comes back no sooner than that
 OFFLINE_STEP_SHARE = 0.25  # of the target for the first token
 
 
@@ -157,7 +158,7 @@ def engine_config(options: Mapping[str, Any], model: Path, name: str) -> EngineC
         longest = min(EngineConfig(model="").max_offline_step_ms, OFFLINE_STEP_SHARE * _tightest_ttft_ms(options))
         fields.setdefault("max_offline_step_ms", longest)
         if (ttft_ms := options.get("ttft_target_ms")) is not None:
-            fields.setdefault("max_ttft_ms", MAX_TTFT_TARGETS * ttft_ms)
+            fields.setdefault("max_ttft_ms", max(LEAST_MAX_TTFT_MS, MAX_TTFT_TARGETS * ttft_ms))
         config = EngineConfig(**fields)
         if config.latency_profile is not None:
             read_profile(Path(config.latency_profile))

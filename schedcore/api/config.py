@@ -94,7 +94,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float,
         _engine(
             "an online request whose first token is predicted to come later is refused with 429 and a Retry-After; 0: "
-            "nobody is (default: {default}, or four times --ttft-target-ms)",
+            "nobody is (default: {default}, or 0.8 x --ttft-target-ms, at least 1000)",
             "MS",
         ),
         Range(0),

@@ -13,7 +13,8 @@
 //   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met,
 //                  less the margin that steps have needed (step_margin.h). Where somebody decodes without a target,
 //                  prompts stretch it to max_decode_step_ms at most: they never take a whole step.
-//   3  chunks      Decodes first, then prompts by priority; equal ones by deadline, those that are late last. While
+//   3  chunks      Decodes first, then prompts by priority; equal ones by deadline, those that would be late last.
+//   While
 //                  memory is contended the densest come first instead: by deadline, everybody's would be missed by a
 //                  little. Tenants that have been served less go before others. Equals, and all of a tenant's where
 //                  there is neither a target nor contention, in order of arrival. Beside others' decodes a tenant's
@@ -86,6 +87,8 @@ class HocketPolicy final : public Policy {
     split(snapshot);
     builder_.begin(snapshot, composition);
     for (const Slot slot : decoding_) builder_.decode(slot);
+    decode_seconds_ = builder_.seconds();
+    for (const Slot slot : under_way_) prompts_.push_back(prompt(snapshot, slot, {}));
     pick_residents(snapshot, composition);
     if (config_.enable_deadlines) {
       builder_.limit_seconds(
@@ -118,6 +121,7 @@ class HocketPolicy final : public Policy {
   void split(const Snapshot& snapshot) {
     const RequestTable& requests = snapshot.requests;
     decoding_.clear();
+    under_way_.clear();
     prompts_.clear();
     running_offline_.clear();
     running_favoured_.clear();
@@ -134,7 +138,7 @@ class HocketPolicy final : public Policy {
       if (requests.num_uncomputed_tokens(slot) == 1) {
         decoding_.push_back(slot);
       } else {
-        prompts_.push_back(prompt(snapshot, slot, {}));
+        under_way_.push_back(slot);
       }
     }
   }
@@ -146,10 +150,22 @@ class HocketPolicy final : public Policy {
     if (is_starving(snapshot, slot)) {
       return {slot, true, 0, false, starving_since(requests, slot), form, 0.0F, 0, arrival, sequence};
     }
-    const double deadline = requests.deadline(slot);
-    const bool is_late = requests.delays[slot].is_late || deadline < snapshot.now;
+    const bool is_late = will_be_late(snapshot, slot);
     const int32_t lead = snapshot.tenants.lead(slot);
-    return {slot, false, online_priority(requests, slot), is_late, deadline, form, density, lead, arrival, sequence};
+    return {slot,    false,   online_priority(requests, slot), is_late, requests.deadline(slot), form, density, lead,
+            arrival, sequence};
+  }
+
+  // A prompt whose token would miss its deadline although the next step computed all of it. Served by deadline, one
+  // after the other would be on the point of it, and late by a little.
+  bool will_be_late(const Snapshot& snapshot, Slot slot) const {
+    const RequestTable& requests = snapshot.requests;
+    const double deadline = requests.deadline(slot);
+    if (requests.delays[slot].is_late || deadline < snapshot.now) return true;
+    if (deadline == std::numeric_limits<double>::infinity()) return false;
+    const int32_t num_there = std::max(requests.num_cached_hint[slot], requests.num_computed_tokens[slot]);
+    const double own = snapshot.estimates.prefill_seconds(num_there, requests.num_tokens[slot] - num_there);
+    return deadline < snapshot.now + snapshot.estimates.margin.value() * (decode_seconds_ + own);
   }
 
   bool is_starving(const Snapshot& snapshot, Slot slot) const {
@@ -382,6 +398,8 @@ class HocketPolicy final : public Policy {
 
   // Of the current step
   std::vector<Slot> decoding_;   // online
+  std::vector<Slot> under_way_;  // online, prompts that have begun
+  double decode_seconds_ = 0.0;  // that the step takes for decoding_
   std::vector<Prompt> prompts_;  // online, under way or to be admitted
   std::vector<int32_t> order_;   // of prompts_, as a heap
   std::vector<Slot> waiting_;    // online, and who starves of the offline ones

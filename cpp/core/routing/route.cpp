@@ -285,7 +285,7 @@ Choice Decision::among_equals(std::span<const Choice> choices, const Choice& bes
   const Choice& second = *equal[mixed(seed_ ^ 2) % count];
   const Node &a = table_.node(first.node), &b = table_.node(second.node);
   if (a.num_open() != b.num_open()) return a.num_open() < b.num_open() ? first : second;
-  return a.turn <= b.turn ? first : second;  // not the cheaper one: which that is, is chance, but stays
+  return first.cost <= second.cost ? first : second;
 }
 
 Choice Decision::cheapest() const {

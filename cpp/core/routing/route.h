@@ -12,9 +12,8 @@
 // Not every node is looked at: those that are known to hold the session or a beginning of the prompt, those with the
 // least queues and the fewest open requests, and some that are drawn. Where nodes are alike, the best one that holds
 // nothing is among the least loaded, so little is missed (tests/schedcore/routing). Among nodes that cost about the
-// same, two are drawn and the one with fewer open requests is taken, or else the one that was chosen longer ago:
-// gateways whose tables are equally stale would otherwise all choose the same one. A session leaves its home only for a
-// saving that is large in ratio and in seconds.
+// same, two are drawn and the one with fewer open requests is taken: gateways whose tables are equally stale would
+// otherwise all choose the same one. A session leaves its home only for a saving that is large in ratio and in seconds.
 #pragma once
 
 #include <array>
