@@ -83,7 +83,10 @@ def _open_store(config: GatewayConfig) -> OfflineStore | None:
     directory = Path(config.data_dir).expanduser() if config.data_dir else environment.data_directory()
     try:
         quota = Quota(config.max_stored_bytes, config.max_pending_rows)
-        return OfflineStore.open(directory, config.database_url, quota, config.webhook_targets)
+        lease_seconds = config.batch_lease_ms / 1e3 if config.share_batches else None
+        return OfflineStore.open(
+            directory, config.database_url, quota, config.webhook_targets, lease_seconds=lease_seconds
+        )
     except DirectoryInUseError as error:
         if config.data_dir:
             raise

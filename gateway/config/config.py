@@ -179,6 +179,20 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | None,
         _offline("such as postgresql://user:password@host/name (default: SQLite in the data directory)", "URL"),
     ] = None
+    share_batches: Annotated[  # files lie in the directory, all else in the database
+        bool,
+        _offline(
+            "several gateways run them: all with this, one PostgreSQL --database-url and one --data-dir, on a file "
+            "system that all of them have (default: {default})"
+        ),
+    ] = False
+    batch_lease_ms: Annotated[  # longer: a pause of the database or of a gateway makes fewer rows run again
+        float,
+        _offline(
+            "of silence after which others take over the rows of a gateway that shares them (default: {default})", "N"
+        ),
+        Range(1_000),
+    ] = 30_000.0
     webhook_urls: Annotated[
         tuple[str, ...],
         _offline("told when a batch ends; KEY:URL: one API key's batches; repeatable", "URL", "webhook-url"),
@@ -337,6 +351,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             _require(self.engine == "hocket" and self.vllm_python is None, "fleet_listen: nodes say what computes")
             host, _ = network_address(NETWORK_SCHEME + self.fleet_listen)
             check_exposure({host}, self.cluster_dir, is_insecure=self.insecure_network)
+        _require(not self.share_batches or self.database_url is not None, "share_batches needs database_url")
         _require(self.ssl_keyfile is None or self.ssl_certfile is not None, "ssl_keyfile needs ssl_certfile")
         _require(bool(self.served_model_names), "served_model_names must not be empty")
         _require(all(self.api_keys), "an API key must not be empty")

@@ -12,6 +12,8 @@ class OfflineMetrics:
     num_rows_ended: Counter[str] = field(default_factory=Counter)  # completed, failed; when committed
     num_rows_returned: Counter[str] = field(default_factory=Counter)  # from the engine, to run again later; by cause
     num_rows_promoted: int = 0
+    num_results_refused: int = 0  # of rows that other gateways had been given
+    num_gateways: int = 1  # that share the batches
     num_batches_ended: Counter[str] = field(default_factory=Counter)  # by status
     num_pending_rows: int = 0  # of open batches, not in the engine
     num_engine_rows: int = 0

@@ -5,6 +5,7 @@
     store/lines.py     lines of output and error files
     store/directory.py the data directory: its lock, and files that are there whole or not at all
     store/files.py, batches.py, rows.py   SQL, one noun each
+    store/leases.py    which gateway works on what, where several share a store
     store/finalization.py   results -> output and error file
     database/          SQLite (WAL, synchronous=FULL) or PostgreSQL: its tables, migrations that bring older databases
                        to them (Alembic), the threads where blocking work happens, what its failures mean

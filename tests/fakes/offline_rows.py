@@ -61,6 +61,7 @@ async def begun_batch(
         refusal = error_line(batch.id, i, f"r{i}", RowError("bad", "Bad.", line=i + 1)) if i in bad else None
         checked.append(CheckedRow(i, f"r{i}", offset, len(body), refusal))
         offset += len(body) + 1
+    await store.claim(batch.id)
     await store.add_rows(batch, checked)
     return await store.begin_batch(batch.id, model="demo", errors=None)
 

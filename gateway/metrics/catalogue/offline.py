@@ -44,7 +44,22 @@ OFFLINE = Chapter(
             "Rows that left the engine to run again.",
             lambda r: r.metrics.offline.num_rows_returned,
             ("cause",),
-            "`engine` (it died, was full or stopped), `fairness` (a tenant came), `cancelled`, `expired`, `shutdown`.",
+            "`engine` (it died, was full or stopped), `fairness` (a tenant came), `cancelled`, `expired`, `shutdown`, "
+            "`lease` (other gateways were given them).",
+        ),
+        Family(
+            Kind.COUNTER,
+            "hocket_offline_results_refused",
+            "Results that came after their rows had been given to another gateway.",
+            lambda r: r.metrics.offline.num_results_refused,
+            detail="With `--share-batches`: this one was silent for longer than `--batch-lease-ms`.",
+        ),
+        Family(
+            Kind.GAUGE,
+            "hocket_offline_gateways",
+            "Gateways that share the batches, this one among them.",
+            lambda r: r.metrics.offline.num_gateways,
+            detail="With `--share-batches`; else 1.",
         ),
         Family(
             Kind.COUNTER,

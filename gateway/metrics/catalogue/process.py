@@ -36,8 +36,8 @@ PROCESS = Chapter(
             "How often a background task ended unexpectedly and was started again.",
             lambda r: {task.name: task.num_restarts for task in r.sources.tasks},
             ("task",),
-            "`offline_rows`, `batch_validation`, `offline_upkeep`, `webhook_delivery`, `connection_sweep`, "
-            "`engine_watch`.",
+            "`offline_rows`, `batch_validation`, `offline_upkeep`, `batch_leases`, `webhook_delivery`, "
+            "`connection_sweep`, `engine_watch`.",
         ),
         Family(
             Kind.GAUGE,

@@ -22,6 +22,7 @@ from gateway.offline.checking.checker import LENGTH, Checked, Verdict
 from gateway.offline.checking.checking import CheckTask, LineError
 from gateway.offline.database.backoff import Backoff
 from gateway.offline.database.failures import RefusedError, is_passing
+from gateway.offline.store.leases import HeldElsewhereError
 from gateway.offline.store.lines import RowError, error_line
 from gateway.offline.store.records import BatchRecord, BatchStatus, CheckedRow
 from gateway.offline.store.store import OfflineStore
@@ -31,6 +32,7 @@ MAX_SHOWN_ERRORS = 100  # in the batch object; the error file has all
 MAX_SHOWN_BYTES = 32_768  # of them as JSON
 _MAX_PROCESSES = 2  # of different tenants: a small file need not wait for another tenant's large one
 RETRY_SECONDS = (5.0, 300.0)  # first and longest pause after a full disk, or while the database is away
+LOOK_SECONDS = 5.0  # between two looks for batches that other gateways took, and may have left behind
 _ATTEMPTS = 3  # where the process dies, or we are wrong
 _FRAME_SECONDS = 600.0  # that the process may think about some hundred lines
 
@@ -100,6 +102,8 @@ class Validator:
         return self._postponed[batch.id].due_at if batch.id in self._postponed else 0.0
 
     def _seconds_to_wait(self) -> float | None:
+        if self._store.leases is not None:
+            return LOOK_SECONDS
         if not self._postponed:
             return None
         # Whoever is due and has no room yet is begun when a process ends, which sets `created`.
@@ -116,8 +120,11 @@ class Validator:
         entry = self._postponed.setdefault(batch.id, _Postponed())
         entry.due_at = float("inf")
         try:
+            await self._store.claim(batch.id)
             await self._validate_or_fail(batch, entry)
             self._postponed.pop(batch.id, None)
+        except HeldElsewhereError:
+            entry.due_at = asyncio.get_running_loop().time() + LOOK_SECONDS
         except Exception as error:
             if isinstance(error, ApiError) and is_passing(error):
                 _log.warning("The validation of %s pauses: %s", batch.id, error)

@@ -23,7 +23,12 @@ from gateway.offline.database.failures import failures_are_api_errors
 from gateway.protocol.errors import ApiError
 
 _BUSY_SECONDS = 30.0  # another program looks at the SQLite file
-_LOCK_KEY = 0x686F636B6574  # of the PostgreSQL advisory lock: one gateway per database
+_LOCK_KEY = 0x686F636B6574  # of the PostgreSQL advisory lock: one gateway per database, or those that share it
+_WRITER_KEY = _LOCK_KEY + 1  # held by whichever of them writes
+_SHARED_SETTINGS = (  # a gateway that hangs in a transaction holds up the others no longer than this
+    "SET idle_in_transaction_session_timeout = '10s'",
+    "SET lock_timeout = '20s'",
+)
 _LOCK_SECONDS = 5.0  # a server needs a moment to see that a gateway was killed
 
 
@@ -45,15 +50,20 @@ def database_url(text: str) -> URL:
 
 
 class Database:
-    """Raises StoreOpenError where it cannot be reached, or where another gateway uses it."""
+    """Raises StoreOpenError where it cannot be reached, or where another gateway uses it that does not share it."""
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, *, is_shared: bool = False) -> None:
         self.name = url.render_as_string(hide_password=True)
+        self._is_shared = is_shared
         self._holder: Connection | None = None
         if url.get_backend_name() == "sqlite" and url.database:
             os.close(os.open(url.database, os.O_RDWR | os.O_CREAT, 0o600))
+        if is_shared and url.get_backend_name() != "postgresql":
+            raise StoreOpenError("several gateways share a PostgreSQL database: name it with --database-url")
         try:
             self._engine = _engine(url)
+            if is_shared:
+                event.listen(self._engine, "connect", _on_shared_connect)
             if url.get_backend_name() == "postgresql":
                 self._lock()
             with self.writing() as connection:
@@ -77,9 +87,12 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """A transaction, committed at the end. Raises what failures.py says; then nothing changed.
 
-        REQUIRES: no other thread is in here.
+        REQUIRES: no other thread is in here. Nor is any of another gateway that shares the database: one writes at a
+        time, whatever reads before it writes needs no other care.
         """
         with failures_are_api_errors(), self._engine.begin() as connection:
+            if self._is_shared:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITER_KEY})
             yield connection
 
     @contextmanager
@@ -91,10 +104,13 @@ class Database:
         """Held as long as the connection is."""
         self._holder = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         deadline = time.monotonic() + _LOCK_SECONDS
-        while not self._holder.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK_KEY}):
+        attempt = text(f"SELECT pg_try_advisory_lock{'_shared' if self._is_shared else ''}(:key)")
+        while not self._holder.scalar(attempt, {"key": _LOCK_KEY}):
             if time.monotonic() > deadline:
                 self.close()
-                raise StoreOpenError(f"another gateway uses the database {self.name}: give each one of its own")
+                raise StoreOpenError(
+                    f"another gateway uses the database {self.name}: give each one of its own, or all --share-batches"
+                )
             time.sleep(_LOCK_SECONDS / 50)
 
 
@@ -114,6 +130,13 @@ def _engine(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN")
 
     return engine
+
+
+def _on_shared_connect(connection: Any, _: Any) -> None:
+    connection.autocommit = True
+    for setting in _SHARED_SETTINGS:
+        connection.execute(setting)
+    connection.autocommit = False
 
 
 def _migrate(connection: Connection) -> None:

@@ -6,6 +6,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -123,4 +124,23 @@ webhooks = Table(
     Column("due_at", BigInteger, nullable=False),  # when to try next
     Index("webhooks_by_time", "due_at"),
     sqlite_autoincrement=True,
+)
+
+runners = Table(
+    "runners",
+    metadata,
+    Column("sequence", _Sequence, primary_key=True),  # never given twice: a gateway that was given up comes as another
+    Column("name", Text, nullable=False),  # for the log
+    Column("expires_at", Double, nullable=False),  # Unix seconds on the database's clock
+    sqlite_autoincrement=True,
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("batch_sequence", BigInteger, ForeignKey("batches.sequence", ondelete="CASCADE"), primary_key=True),
+    Column("row_index", Integer, primary_key=True),  # leases.WHOLE: the batch itself
+    Column("runner", BigInteger, ForeignKey("runners.sequence", ondelete="CASCADE"), nullable=False),
+    Index("leases_by_runner", "runner"),
+    sqlite_with_rowid=False,
 )

@@ -98,8 +98,12 @@ class FairShare:
 
     def drop_pending(self, batch_id: str) -> None:
         """None of its rows will start any more."""
+        self.set_pending(batch_id, 0)
+
+    def set_pending(self, batch_id: str, num_pending: int) -> None:
+        """So many of its rows are to start: others have begun some, or left them behind."""
         batch = self._batches[batch_id]
-        batch.num_pending = 0
+        batch.num_pending = num_pending
         self._update(batch.tenant, batch_id)
 
     def pause(self, batch_id: str, is_paused: bool) -> None:

@@ -38,13 +38,19 @@ class OpenBatch:
     is_ending: bool = False  # being finalised
     trouble: Backoff = field(default_factory=lambda: Backoff(*TROUBLE_SECONDS))  # with its file, or its rows
     retry_at: float = 0.0  # on the services' clock: it is let be until then
+    num_sharing: int = 1  # gateways that run it
+    is_done: bool = False  # none of its rows is pending, for no gateway
+    look_at: float = 0.0  # on the services' clock: when to look for rows that others have left, again
+    holds_rows: bool = False  # rows may be leased for it
+    has_left: bool = False  # another gateway ends it
     _meter: RateMeter = field(default_factory=lambda: RateMeter(RATE_HALF_LIFE_SECONDS))
     _num_ended: int = 0
     _num_output_tokens: int = 0
 
     @property
     def num_left(self) -> int:
-        return len(self.queue) + len(self.runs) + self.num_uncommitted
+        """Rows for this gateway to run; others, as many as there are, take as many of those that wait."""
+        return len(self.queue) // self.num_sharing + len(self.runs) + self.num_uncommitted
 
     @property
     def is_quiet(self) -> bool:

@@ -8,6 +8,9 @@ A row is pending in the store until its result is committed. Everything before t
 dies, the gateway is killed, the row is taken back; it then runs again. Results that cannot be committed (the disk is
 full, the database away) wait in memory, nothing new starts meanwhile, and the commit is repeated until it succeeds.
 What is wrong with one row or one batch alone stops nobody else (result_commit.py).
+
+Where several gateways share the store, each runs the rows that it leases (store/leases.py). Whoever runs out of rows
+looks for those that others have left, until none is pending; then whoever comes first ends the batch.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from gateway.offline.running.request_budget import RequestBudget
 from gateway.offline.running.result_commit import Landing, ResultCommit
 from gateway.offline.running.row_execution import NotNowError, RowRun
 from gateway.offline.running.row_queue import RowQueue
+from gateway.offline.store.leases import HeldElsewhereError
 from gateway.offline.store.records import BatchRecord, BatchStatus, RowRecord, RowResult
 from gateway.offline.store.store import OfflineStore
 from gateway.protocol.errors import ApiError, NotFoundError, ServerError
@@ -60,7 +64,9 @@ class OfflineRunner:
         self._wake = asyncio.Event()
         self._paused_until = 0.0  # on the gateway's clock
         self._learned_at: float | None = None  # of batches; None: there is something to learn
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # that open or end a batch
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # that open, look for more of, or end a batch
+        self._leases = store.leases
+        self._runner = 0 if store.leases is None else store.leases.runner  # that rows were leased for
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -98,6 +104,7 @@ class OfflineRunner:
 
     async def _turn(self) -> None:
         await self._poll_batches()
+        await self._tend_leases()
         self._refresh_forecasts()
         self._pause_some()
         self._share.note_flex(self._serving.flex.num_open, self._serving.flex.take_costs())
@@ -114,6 +121,7 @@ class OfflineRunner:
         records = await self._store.open_batches()
         self._short_of_space = await self._store.short_of_space(record.tenant for record in records)
         self._unreadable = {r.id: self._unreadable[r.id] for r in records if r.id in self._unreadable}
+        self._leave_some(records)
         for record in records:
             batch = self._batches.get(record.id)
             if batch is not None:
@@ -122,6 +130,33 @@ class OfflineRunner:
                     self._stop(batch, BatchStatus.CANCELLED)
             elif _is_ours(record) and record.id not in self._tasks and now >= self._unreadable_until(record.id):
                 self._begin(record.id, self._open(record))
+
+    def _leave_some(self, records: Sequence[BatchRecord]) -> None:
+        """Batches that other gateways end, or have ended."""
+        if self._leases is None:
+            return
+        going_on = {record.id for record in records if record.outcome is None}
+        for batch_id, batch in self._batches.items():
+            batch.num_sharing = self._leases.num_runners
+            if batch_id not in going_on and not batch.is_ending:
+                batch.has_left = True
+                self._stop(batch, BatchStatus.CANCELLED)
+
+    async def _tend_leases(self) -> None:
+        """Rows that others were given are theirs; rows that cannot run here at present are anybody's."""
+        if self._leases is None:
+            return
+        if self._runner != self._leases.runner:
+            self._runner = self._leases.runner
+            for batch in self._batches.values():
+                batch.queue.unread()
+                self._take_back(batch, list(batch.runs), "lease")
+        if self._serving.is_draining or not self._serving.engine.is_alive:
+            for batch in list(self._batches.values()):
+                if batch.holds_rows and batch.is_quiet:
+                    batch.queue.unread()
+                    await self._store.give_back_rows(batch.record.id)
+                    batch.holds_rows = False
 
     def _unreadable_until(self, batch_id: str) -> float:
         return self._unreadable[batch_id][1] if batch_id in self._unreadable else 0.0
@@ -176,24 +211,56 @@ class OfflineRunner:
         for batch in list(self._batches.values()):
             if batch.is_ending or not batch.is_quiet or self._serving.clock() < batch.retry_at:
                 continue
+            if batch.has_left:
+                self._forget_batch(batch)
+                continue
             if batch.outcome is None and not len(batch.queue):
+                if self._leases is not None and not batch.is_done:
+                    self._look_for_more(batch)
+                    continue
                 batch.outcome = BatchStatus.COMPLETED
             if batch.outcome is not None:
                 batch.is_ending = True
                 self._begin(batch.record.id, self._end(batch, batch.outcome))
+
+    def _look_for_more(self, batch: OpenBatch) -> None:
+        if batch.record.id not in self._tasks and self._serving.clock() >= batch.look_at:
+            self._begin(batch.record.id, self._refill(batch))
+
+    async def _refill(self, batch: OpenBatch) -> None:
+        """Rows that another gateway has left behind; or the news that there is none to wait for."""
+        try:
+            batch.is_done = not await self._store.num_pending(batch.record.id)
+            queue = await self._load_queue(batch.record)
+        except Exception as error:
+            _log.warning("The rows of %s cannot be looked for: %s", batch.record.id, error)
+            batch.delay(self._serving.clock())
+            return
+        if batch.outcome is None:
+            batch.queue = queue
+            self._share.set_pending(batch.record.id, len(queue))
+        if batch.is_done or len(queue):
+            self._wake.set()
+        else:
+            batch.look_at = self._serving.clock() + TURN_SECONDS
+
+    def _forget_batch(self, batch: OpenBatch) -> None:
+        del self._batches[batch.record.id]
+        self._share.close(batch.record.id)
 
     async def _end(self, batch: OpenBatch, outcome: BatchStatus) -> None:
         try:
             with contextlib.suppress(NotFoundError):
                 record = await self._store.finalize(batch.record.id, outcome)
                 self.metrics.num_batches_ended[record.status] += 1
+        except HeldElsewhereError:
+            batch.has_left, batch.is_ending = True, False
         except Exception as error:
             _log.warning("Batch %s cannot be ended yet: %s", batch.record.id, error)
             batch.delay(self._serving.clock())
             batch.is_ending = False
         else:
-            del self._batches[batch.record.id]
-            self._share.close(batch.record.id)
+            self._forget_batch(batch)
         self._wake.set()
 
     # Rows
@@ -202,6 +269,7 @@ class OfflineRunner:
         while self._may_start() and (batch_id := self._share.next_batch()) is not None:
             batch = self._batches[batch_id]
             row, is_known = await self._take(batch)
+            batch.holds_rows = True
             if not is_known:
                 continue
             if row is None:  # someone else has ended what was pending
@@ -337,6 +405,8 @@ class OfflineRunner:
     def _count(self) -> None:
         metrics, batches = self.metrics, self._batches.values()
         metrics.clock_jump_seconds = self._store.now.jump_seconds
+        if self._leases is not None:
+            metrics.num_results_refused, metrics.num_gateways = self._leases.num_refused, self._leases.num_runners
         metrics.num_engine_rows = self._share.num_rows
         metrics.num_engine_tokens = self._share.num_tokens
         metrics.num_pending_rows = sum(len(batch.queue) for batch in batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from aiohttp import web
 
@@ -15,6 +16,7 @@ from gateway.offline.store.store import OfflineStore
 from gateway.protocol.errors import StorageFullError, UnavailableError
 
 _UPKEEP_SECONDS = 60.0
+_RENEWALS = 4  # of leases, until they would run out
 
 _log = logging.getLogger("hocket.offline")
 
@@ -29,11 +31,28 @@ def run_offline(
         async with (
             supervisor.running("batch_validation", validator.run),
             supervisor.running("offline_upkeep", lambda: _maintain(store)),
+            _sharing(store, supervisor),
         ):
             yield
         await store.close()
 
     return running
+
+
+def _sharing(store: OfflineStore, supervisor: Supervisor) -> AbstractAsyncContextManager[object]:
+    if store.leases is None:
+        return nullcontext()
+    pause = store.leases.seconds / _RENEWALS
+    return supervisor.running("batch_leases", lambda: _keep_leases(store, pause))
+
+
+async def _keep_leases(store: OfflineStore, pause: float) -> None:
+    while True:
+        try:
+            await store.renew_leases()
+        except (StorageFullError, UnavailableError) as error:
+            _log.warning("The leases of rows are not renewed: %s", error.message)
+        await asyncio.sleep(pause)
 
 
 async def _maintain(store: OfflineStore) -> None:

@@ -74,8 +74,10 @@ class Accounts:
     `end_upload`, which are the event loop's, belongs to the writer's thread.
     """
 
-    def __init__(self, quota: Quota) -> None:
+    def __init__(self, quota: Quota, *, is_shared: bool = False) -> None:
+        """is_shared: other gateways store, too, and nothing is known without a look."""
         self.quota = quota
+        self._is_shared = is_shared
         self._uploads: Counter[str] = Counter()  # bytes of open uploads, by tenant
         self._at_most: dict[str, int] = {}  # in the database and in files of a tenant, never less than it is
 
@@ -127,7 +129,10 @@ class Accounts:
                 self.check(connection, tenant, num_bytes)
 
     def add_file(self, connection: Connection, tenant: str, num_bytes: int) -> None:
-        """An upload becomes a file: what it took stays taken."""
+        """An upload becomes a file: what it took stays taken. Raises QuotaError if uploads to other gateways, of which
+        this one did not know, have taken the room meanwhile."""
+        if self._is_shared:
+            self.check(connection, tenant, 0)
         self._at_most[tenant] = self._kept(connection, tenant) + num_bytes + FILE_BYTES
 
     def is_short_of_space(self, connection: Connection, tenant: str) -> bool:
@@ -149,6 +154,8 @@ class Accounts:
 
     def _surely_has_room(self, tenant: str, num_bytes: int) -> bool:
         """Without a look at the database; then they are taken."""
+        if self._is_shared:
+            return False
         at_most = self._at_most.get(tenant, self.quota.max_bytes) + num_bytes
         if at_most + self._uploads[tenant] > self.quota.max_bytes:
             return False

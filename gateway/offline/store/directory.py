@@ -1,6 +1,6 @@
-"""The data directory of one gateway.
+"""The data directory of one gateway, or of several that share their batches.
 
-    lock      held while a gateway runs
+    lock      held while a gateway runs; several share it
     store-id  which database belongs to it
     store.db  SQLite, unless --database-url names another database
     files/    one per file record, by id: there whole or not at all
@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,6 +36,7 @@ from gateway.offline.store.directory_claim import (
 )
 from gateway.protocol.errors import ApiError, StorageFullError
 
+_LOCK_SECONDS = 5.0  # that a gateway may clean up before others share the directory with it
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -45,7 +47,8 @@ class DirectoryInUseError(StoreOpenError):
 class DataDirectory:
     """Raises StoreOpenError, DirectoryInUseError."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
+        """is_shared: `admit_others()` follows when it is clean."""
         self.path = path
         self.files = path / FILES
         self._parts = path / PARTS
@@ -57,13 +60,26 @@ class DataDirectory:
             self._lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise StoreOpenError(f"the data directory {path} cannot be used: {error.strerror}") from None
+        self.is_alone = self._try_lock(fcntl.LOCK_EX)  # no other gateway uses it yet
+        deadline = time.monotonic() + (_LOCK_SECONDS if is_shared else 0.0)
+        while not self.is_alone and not (is_shared and self._try_lock(fcntl.LOCK_SH)):
+            if time.monotonic() >= deadline:
+                os.close(self._lock)
+                raise DirectoryInUseError(
+                    f"another gateway uses the data directory {path}: give each one of its own with --data-dir"
+                )
+            time.sleep(_LOCK_SECONDS / 50)
+
+    def _try_lock(self, kind: int) -> bool:
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._lock)
-            raise DirectoryInUseError(
-                f"another gateway uses the data directory {path}: give each one of its own with --data-dir"
-            ) from None
+            return False
+        return True
+
+    def admit_others(self) -> None:
+        """From here on other gateways may share it."""
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
 
     def close(self) -> None:
         os.close(self._lock)

@@ -15,6 +15,7 @@ from gateway.offline.database.database import Database
 from gateway.offline.store import batches, files, outbox, rows
 from gateway.offline.store.accounts import FILE_BYTES
 from gateway.offline.store.directory import DataDirectory
+from gateway.offline.store.leases import Leases
 from gateway.offline.store.lines import CANCELLED, EXPIRED, error_line
 from gateway.offline.store.records import BatchRecord, BatchStatus, FileRecord, RowState
 from gateway.offline.store.rows import EndedRow
@@ -24,13 +25,17 @@ _ROWS_AT_ONCE = 256
 _CLOSING = {BatchStatus.EXPIRED: RowState.EXPIRED, BatchStatus.CANCELLED: RowState.CANCELLED}
 
 
-def begin(database: Database, batch_id: str, outcome: BatchStatus, now: int) -> BatchRecord:
+def begin(
+    database: Database, batch_id: str, outcome: BatchStatus, now: int, leases: Leases | None = None
+) -> BatchRecord:
     """From here on results of this batch are ignored. A repeated call keeps the first outcome.
 
-    Raises ValueError if a batch is to be completed while rows are pending, NotFoundError.
+    Raises ValueError if a batch is to be completed while rows are pending, NotFoundError, HeldElsewhereError.
     """
     with database.writing() as connection:
         batch = batches.get(connection, batch_id)
+        if leases is not None and batch.is_open:
+            leases.claim(connection, batch_id)
         if batch.outcome is None and batch.is_open:
             if outcome in _CLOSING:
                 rows.close(connection, batch_id, _CLOSING[outcome])
@@ -79,11 +84,22 @@ def _line(batch_id: str, row: EndedRow) -> bytes:
     return error_line(batch_id, row.index, row.custom_id, EXPIRED if row.state is RowState.EXPIRED else CANCELLED)
 
 
-def end(database: Database, batch_id: str, sizes: dict[str, int], now: int, webhooks: WebhookTargets) -> BatchRecord:
+def end(
+    database: Database,
+    batch_id: str,
+    sizes: dict[str, int],
+    now: int,
+    webhooks: WebhookTargets,
+    leases: Leases | None = None,
+) -> BatchRecord:
+    """Raises HeldElsewhereError if another gateway has begun it anew."""
     with database.writing() as connection:
         batch = batches.get(connection, batch_id)
         if not batch.is_open:
             return batch
+        if leases is not None:
+            leases.check(connection, batch_id)
+            leases.end(connection, batch_id)
         assert batch.outcome is not None
         ids = batches.file_ids(connection, batch_id)
         for kind, file_id in zip(("output", "error"), ids, strict=True):

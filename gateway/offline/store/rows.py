@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Select, bindparam, delete, func, select, upda
 from gateway.offline.database.schema import results, rows
 from gateway.offline.store import batches
 from gateway.offline.store.accounts import line_bytes, row_bytes
+from gateway.offline.store.leases import Leases
 from gateway.offline.store.records import CheckedRow, RowResult, RowState, TokenUsage
 
 _MAX_VARIABLES = 500  # of one IN list
@@ -51,9 +52,13 @@ def add(connection: Connection, batch_id: str, checked: Sequence[CheckedRow]) ->
     batches.store_bytes(connection, batch_id, sum(map(row_bytes, checked)))
 
 
-def pending(connection: Connection, batch_id: str, after_index: int, limit: int) -> list[RowPlace]:
-    """In order of index."""
+def pending(
+    connection: Connection, batch_id: str, after_index: int, limit: int, leases: Leases | None = None
+) -> list[RowPlace]:
+    """In order of index. With leases: those that are no other gateway's."""
     query = _pending(connection, batch_id).where(rows.c.row_index > after_index)
+    if leases is not None:
+        query = query.where(~leases.elsewhere(batches.sequence(connection, batch_id)))
     return [RowPlace(*row) for row in connection.execute(query.order_by(rows.c.row_index).limit(limit))]
 
 
@@ -74,17 +79,18 @@ def _pending(connection: Connection, batch_id: str) -> Select[Any]:
     )
 
 
-def finish(connection: Connection, finished: Sequence[RowResult]) -> None:
-    """Results of rows that are not pending, or of no batch, are dropped."""
+def finish(connection: Connection, finished: Sequence[RowResult], leases: Leases | None = None) -> None:
+    """Results of rows that are not pending, or of no batch, are dropped; with leases also others' rows'."""
     of_batch: dict[str, dict[int, RowResult]] = {}
     for result in finished:
         of_batch.setdefault(result.batch_id, {}).setdefault(result.index, result)
     for batch_id, sequence in batches.sequences(connection, of_batch).items():
-        _finish(connection, sequence, of_batch[batch_id])
+        _finish(connection, sequence, of_batch[batch_id], leases)
 
 
-def _finish(connection: Connection, sequence: int, of_index: dict[int, RowResult]) -> None:
-    new = [of_index[index] for index in _still_pending(connection, sequence, sorted(of_index))]
+def _finish(connection: Connection, sequence: int, of_index: dict[int, RowResult], leases: Leases | None) -> None:
+    indices = sorted(of_index) if leases is None else leases.settle(connection, sequence, sorted(of_index))
+    new = [of_index[index] for index in _still_pending(connection, sequence, indices)]
     if not new:
         return
     states = [{"index": row.index, "new_state": int(RowState.FAILED if row.is_error else RowState.DONE)} for row in new]

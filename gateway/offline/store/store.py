@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import secrets
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +34,7 @@ from gateway.offline.database.wall_clock import WallClock
 from gateway.offline.store import batches, files, finalization, outbox, rows
 from gateway.offline.store.accounts import Accounts, Quota, batch_bytes, error_bytes, record_bytes
 from gateway.offline.store.directory import DataDirectory, one_line_of_trouble
+from gateway.offline.store.leases import HeldElsewhereError, Leases
 from gateway.offline.store.outbox import OutboxMessage
 from gateway.offline.store.pairing import pair
 from gateway.offline.store.records import (
@@ -76,11 +79,13 @@ class OfflineStore:
         quota: Quota,
         webhooks: WebhookTargets,
         now: WallClock,
+        leases: Leases | None = None,
     ) -> None:
         self._directory = directory
         self._database = database
+        self.leases = leases  # None: no other gateway shares it
         self.quota = quota
-        self._accounts = Accounts(quota)
+        self._accounts = Accounts(quota, is_shared=leases is not None)
         self.webhooks = webhooks
         self.now = now
         self.posted = asyncio.Event()  # a webhook waits to be delivered; the courier clears it
@@ -99,25 +104,28 @@ class OfflineStore:
         webhooks: WebhookTargets | None = None,
         now: Callable[[], float] | None = None,
         steady: Callable[[], float] | None = None,
+        lease_seconds: float | None = None,
     ) -> Self:
         """`url` None: SQLite in the data directory. `now`, `steady`: the time of day, and a clock that nobody sets, in
-        tests; a `now` alone is believed. Raises StoreOpenError, DirectoryInUseError.
+        tests; a `now` alone is believed. `lease_seconds`: directory and database are shared with other gateways
+        (leases.py), PostgreSQL only. Raises StoreOpenError, DirectoryInUseError.
         """
         clock = WallClock() if now is None else WallClock(now, steady or now)
-        directory = DataDirectory(path)
+        leases = None if lease_seconds is None else Leases(f"{socket.gethostname()}:{os.getpid()}", lease_seconds)
+        directory = DataDirectory(path, is_shared=leases is not None)
         try:
             with one_line_of_trouble(path):
-                database = _paired(directory, url)
+                database = _paired(directory, url, leases)
         except BaseException:
             directory.close()
             raise
-        return cls(directory, database, quota, webhooks or WebhookTargets(), clock)
+        return cls(directory, database, quota, webhooks or WebhookTargets(), clock, leases)
 
     async def recover(self) -> None:
         """Finishes finalisations that a crash or a full disk interrupted. One that cannot be does not keep others."""
         for batch in await self.open_batches():
             if batch.outcome is not None:
-                with _alone(f"Batch {batch.id} cannot be ended yet"):
+                with _alone(f"Batch {batch.id} cannot be ended yet"), suppress(HeldElsewhereError):
                     await self.finalize(batch.id, batch.outcome)
 
     async def close(self) -> None:
@@ -125,6 +133,9 @@ class OfflineStore:
         if self._finalizing:
             await asyncio.wait(self._finalizing.values())
         await self._threads.finish()
+        if self.leases is not None:
+            with suppress(ApiError):  # then they run out
+                await self._threads.write(self.leases.leave)
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -294,12 +305,51 @@ class OfflineStore:
 
         return await self._threads.read(read)
 
-    # Validation
+    # Sharing with other gateways
+
+    async def renew_leases(self) -> None:
+        """REQUIRES: it is shared."""
+        assert self.leases is not None
+        await self._threads.write(self.leases.renew)
+        if self.leases.is_leader:
+            self.posted.set()  # others' batches may have ended
+
+    async def lease_rows(self, batch_id: str, candidates: Sequence[int], limit: int) -> tuple[list[int], int]:
+        """As Leases.take(). REQUIRES: it is shared."""
+        assert self.leases is not None
+        take = self.leases.take
+        return await self._threads.write(lambda connection: take(connection, batch_id, candidates, limit))
+
+    async def give_back_rows(self, batch_id: str) -> None:
+        """All that this gateway has of a batch. REQUIRES: it is shared."""
+        assert self.leases is not None
+        await self._threads.write(partial(self.leases.give_back, batch_id=batch_id))
+
+    async def claim(self, batch_id: str) -> None:
+        """A batch that is to be validated. Raises HeldElsewhereError, also if another gateway has done it meanwhile."""
+        leases = self.leases
+        if leases is None:
+            return
+
+        def claim(connection: Connection) -> None:
+            leases.claim(connection, batch_id)
+            batch = batches.get(connection, batch_id)
+            if batch.in_progress_at is not None or batch.outcome is not None:
+                raise HeldElsewhereError(f"{batch_id} has been validated.")
+
+        await self._threads.write(claim)
+
+    # Validation. Where the store is shared: REQUIRES a claim, raises HeldElsewhereError if it was lost
+
+    def _check_claim(self, connection: Connection, batch_id: str) -> None:
+        if self.leases is not None:
+            self.leases.check(connection, batch_id)
 
     async def add_rows(self, batch: BatchRecord, checked: Sequence[CheckedRow]) -> BatchRecord:
         """Raises QuotaError if these are more rows than the tenant may have waiting, or more than it may store."""
 
         def add(connection: Connection) -> BatchRecord:
+            self._check_claim(connection, batch.id)
             if checked:
                 self._check_rows(connection, batch.tenant, sum(row.error_line is None for row in checked))
                 self._accounts.check_rows(connection, batch.tenant, checked)
@@ -310,23 +360,31 @@ class OfflineStore:
 
     async def drop_rows(self, batch_id: str) -> None:
         """For a validation that starts anew."""
-        await self._drop_rows(batch_id)
+
+        def drop(connection: Connection) -> bool:
+            self._check_claim(connection, batch_id)
+            return rows.drop_some(connection, batch_id)
 
         def restart(connection: Connection) -> None:
+            self._check_claim(connection, batch_id)
             num_bytes = batch_bytes(batches.get(connection, batch_id))
             batches.change(connection, batch_id, num_rows=0, num_failed=0, stored_bytes=num_bytes)
 
+        while await self._threads.write(drop):
+            pass
         await self._threads.write(restart)
 
     async def begin_batch(self, batch_id: str, *, model: str | None, errors: bytes | None) -> BatchRecord:
         """validating -> in_progress, unless it was cancelled meanwhile."""
 
         def begin(connection: Connection) -> BatchRecord:
-            batches.change(connection, batch_id, model=model)
             self._set_errors(connection, batch_id, errors)
+            batches.change(connection, batch_id, model=model)
             if batches.get(connection, batch_id).status is BatchStatus.VALIDATING:
                 now = int(self.now())
                 batches.change(connection, batch_id, status=BatchStatus.IN_PROGRESS, in_progress_at=now)
+                if self.leases is not None:
+                    self.leases.release(connection, batch_id)
             return batches.get(connection, batch_id)
 
         batch = await self._threads.write(begin)
@@ -339,6 +397,7 @@ class OfflineStore:
         return await self.finalize(batch_id, BatchStatus.FAILED)
 
     def _set_errors(self, connection: Connection, batch_id: str, errors: bytes | None) -> None:
+        self._check_claim(connection, batch_id)
         batch = batches.get(connection, batch_id)
         fitting = self._accounts.fitting_errors(connection, batch, errors)
         batches.change(connection, batch_id, errors=None if fitting is None else fitting.decode())
@@ -359,14 +418,21 @@ class OfflineStore:
                     found += await self._threads.read(partial(batches.open_ones, sequence=sequence))
             return found
 
+    async def num_pending(self, batch_id: str) -> int:
+        """Its rows that have not ended, whoever runs them. Raises NotFoundError."""
+        return await self._threads.read(lambda connection: batches.get(connection, batch_id).num_pending)
+
     async def pending_rows(
         self, batch_id: str, after_index: int = -1, limit: int = 256, max_bytes: int = 64 * 2**20
     ) -> list[RowRecord]:
-        """In order of index; fewer than `limit` if their bodies are large, but at least one if one is pending."""
+        """In order of index; fewer than `limit` if their bodies are large, at least one if one is pending. None that
+        another gateway runs.
+        """
 
         def read(connection: Connection) -> list[RowRecord]:
             path = self.path(batches.get(connection, batch_id).input_file_id)
-            return _with_bodies(path, rows.pending(connection, batch_id, after_index, limit), max_bytes)
+            places = rows.pending(connection, batch_id, after_index, limit, self.leases)
+            return _with_bodies(path, places, max_bytes)
 
         return await self._threads.read(read)
 
@@ -404,7 +470,8 @@ class OfflineStore:
     async def finish_rows(self, finished: Iterable[RowResult]) -> None:
         """Commits results. Calls at about the same time share one transaction.
 
-        A row's first result counts, later ones are dropped, and so are results of a batch that is being finalised.
+        A row's first result counts, later ones are dropped, and so are results of a batch that is being finalised, and
+        of rows that another gateway has been given meanwhile.
         Raises QuotaError if a tenant would store more than it may; then none of them is committed.
         """
         await self._commits.add(list(finished))
@@ -429,12 +496,14 @@ class OfflineStore:
 
     async def _finalize(self, batch_id: str, outcome: BatchStatus) -> BatchRecord:
         await self._commits.add([])  # what was handed in before counts
-        batch = await self._threads.on_writer(finalization.begin, self._database, batch_id, outcome, int(self.now()))
+        batch = await self._threads.on_writer(
+            finalization.begin, self._database, batch_id, outcome, int(self.now()), self.leases
+        )
         if not batch.is_open:
             return batch
         sizes = await self._threads.in_background(finalization.write_files, self._database, self._directory, batch_id)
         batch = await self._threads.on_writer(
-            finalization.end, self._database, batch_id, sizes, int(self.now()), self.webhooks
+            finalization.end, self._database, batch_id, sizes, int(self.now()), self.webhooks, self.leases
         )
         self.changed.set()
         self.posted.set()
@@ -443,11 +512,17 @@ class OfflineStore:
     # Webhooks
 
     async def due_webhooks(self, per_tenant: int) -> list[OutboxMessage]:
-        """The first one of each tenant and receiver; of a tenant at most so many."""
+        """The first one of each tenant and receiver; of a tenant at most so many. Of gateways that share the store one
+        delivers them.
+        """
+        if self.leases is not None and not self.leases.is_leader:
+            return []
         return await self._threads.read(lambda connection: outbox.due(connection, int(self.now()), per_tenant))
 
     async def next_webhook_at(self, after: int = -1) -> int | None:
-        """When the first one is due that is not due by then."""
+        """When the first one is due that is not due by then; None too if another gateway delivers them."""
+        if self.leases is not None and not self.leases.is_leader:
+            return None
         return await self._threads.read(lambda connection: outbox.next_due_at(connection, after))
 
     async def remove_webhook(self, sequence: int) -> None:
@@ -486,19 +561,24 @@ class OfflineStore:
         def finish(connection: Connection) -> None:
             tenants = batches.tenants(connection, {result.batch_id for result in finished})
             self._accounts.check_results(connection, finished, tenants)
-            rows.finish(connection, finished)
+            rows.finish(connection, finished, self.leases)
 
         if finished:
             await self._threads.write(finish)
 
 
-def _paired(directory: DataDirectory, url: str | None) -> Database:
-    """The directory's database; what a crash left in the directory is gone."""
-    database = Database(database_url(url or directory.own_database()))
+def _paired(directory: DataDirectory, url: str | None, leases: Leases | None) -> Database:
+    """The directory's database; what a crash left in the directory is gone, unless another gateway uses it."""
+    database = Database(database_url(url or directory.own_database()), is_shared=leases is not None)
     try:
         pair(directory, database)
-        with database.reading() as connection:
-            directory.clean(files.ids(connection))
+        if directory.is_alone:
+            with database.reading() as connection:
+                directory.clean(files.ids(connection))
+        if leases is not None:
+            directory.admit_others()
+            with database.writing() as connection:
+                leases.join(connection)
     except BaseException:
         database.close()
         raise
