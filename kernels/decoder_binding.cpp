@@ -153,12 +153,18 @@ void allowed_argmax(Pointer logits, int64_t vocab_size, const Array<int32_t>& ro
 
 void draw_tokens(Pointer logits, int64_t vocab_size, const Array<float>& temperature, const Array<int64_t>& top_k,
                  const Array<float>& top_p, const Array<float>& min_p, const Array<uint64_t>& seed,
-                 const Array<int64_t>& index, Array<int32_t> tokens) {
-  const DrawTokensArgs args{tokens.mutable_data(), to_const<float>(logits),
-                            temperature.data(),    top_k.data(),
-                            top_p.data(),          min_p.data(),
-                            seed.data(),           index.data(),
-                            tokens.size(),         vocab_size};
+                 const Array<int64_t>& index, Array<int32_t> tokens, const Array<uint64_t>& masks) {
+  const DrawTokensArgs args{tokens.mutable_data(),
+                            to_const<float>(logits),
+                            temperature.data(),
+                            top_k.data(),
+                            top_p.data(),
+                            min_p.data(),
+                            seed.data(),
+                            index.data(),
+                            tokens.size(),
+                            vocab_size,
+                            masks.size() == 0 ? nullptr : reinterpret_cast<const uint32_t* const*>(masks.data())};
   py::gil_scoped_release no_lock;
   check(draw_tokens_cpu(args));
 }
@@ -201,8 +207,8 @@ void bind_decoder(py::module_& module) {
   module.def("allowed_argmax", &allowed_argmax, py::arg("logits"), py::arg("vocab_size"), exactly("rows"),
              exactly("masks"), exactly("tokens"));
   module.def("draw_tokens", &draw_tokens, py::arg("logits"), py::arg("vocab_size"), exactly("temperature"),
-             exactly("top_k"), exactly("top_p"), exactly("min_p"), exactly("seed"), exactly("index"),
-             exactly("tokens"));
+             exactly("top_k"), exactly("top_p"), exactly("min_p"), exactly("seed"), exactly("index"), exactly("tokens"),
+             exactly("masks"));
   module.def("draw_tokens_on_device", &draw_tokens_on_device, py::call_guard<py::gil_scoped_release>());
 }
 

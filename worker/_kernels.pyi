@@ -255,6 +255,7 @@ def draw_tokens(
     seed: npt.NDArray[np.uint64],
     index: npt.NDArray[np.int64],
     tokens: Int32Array,
+    masks: UInt64Array,  # addresses, 0 for rows without; of length 0: no row has one
 ) -> None: ...
 def draw_tokens_on_device(
     tokens: int,

@@ -5,17 +5,10 @@
 #include "kernels.h"
 #include "simd.h"
 #include "threads/parallel.h"
+#include "token_mask.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
-
-constexpr int64_t kWordBits = 32;
-
-IntVec lane_bits() {
-  IntVec bits{};
-  for (int lane = 0; lane < kWidth; ++lane) bits[lane] = static_cast<int32_t>(1u << lane);
-  return bits;
-}
 
 // The logits of a whole word's tokens.
 void allow_word(float* logits, uint32_t word, IntVec lanes) {
@@ -36,8 +29,6 @@ void allow(float* logits, const uint32_t* mask, int64_t vocab_size) {
   }
 }
 
-bool is_set(const uint32_t* mask, int64_t token) { return mask[token / kWordBits] >> (token % kWordBits) & 1u; }
-
 // Of the first n tokens of a word, those that are allowed.
 uint32_t first_bits(uint32_t word, int64_t n) { return n < kWordBits ? word & ((1u << n) - 1) : word; }
 
@@ -51,39 +42,50 @@ float largest_of_few(const float* logits, uint32_t word) {
   return top;
 }
 
-// Likewise, of a whole word's tokens.
-float largest_of_word(const float* logits, uint32_t word, IntVec lanes) {
+// Each lane's largest so far, likewise, and those of a whole word's tokens.
+Vec with_word(Vec tops, const float* logits, uint32_t word, IntVec lanes) {
   const Vec infinity = splat(kInfinity);
-  Vec tops = splat(-kInfinity);
   for (int64_t i = 0; i < kWordBits; i += kWidth) {
-    const IntVec bits = splat(static_cast<int32_t>(word >> i)) & lanes;
-    const Vec v = load(logits + i);
-    tops = max(select(bits != 0, select(v < infinity, v, infinity), splat(-kInfinity)), tops);
+    Vec v = load(logits + i);
+    v = select(v < infinity, v, infinity);
+    if (word != ~0u) v = select((splat(static_cast<int32_t>(word >> i)) & lanes) != 0, v, splat(-kInfinity));
+    tops = max(v, tops);
   }
-  return max_lane(tops);
-}
-
-int32_t argmax_of_allowed(const float* logits, const uint32_t* mask, int64_t vocab_size) {
-  constexpr int kFew = 4;
-  const IntVec lanes = lane_bits();
-  float top = -kInfinity;
-  int64_t at = 0;  // the first token of its word
-  for (int64_t i = 0; i < vocab_size; i += kWordBits) {
-    const uint32_t word = first_bits(mask[i / kWordBits], vocab_size - i);
-    if (word == 0) continue;
-    const bool is_few = __builtin_popcount(word) <= kFew || i + kWordBits > vocab_size;
-    const float of_word = is_few ? largest_of_few(logits + i, word) : largest_of_word(logits + i, word, lanes);
-    if (of_word > top) {
-      top = of_word;
-      at = i;
-    }
-  }
-  if (!(top > -kInfinity && top < kInfinity)) return kNoToken;
-  while (!is_set(mask, at) || logits[at] != top) ++at;
-  return static_cast<int32_t>(at);
+  return tops;
 }
 
 }  // namespace
+
+int32_t argmax_of_allowed(const float* logits, const uint32_t* mask, int64_t vocab_size) {
+  constexpr int kFew = 4;
+  constexpr int64_t kSpan = 8 * kWordBits;  // tokens whose largest is found in lanes first
+  const IntVec lanes = lane_bits();
+  float top = -kInfinity;
+  int64_t at = 0;  // the first token of its span
+  for (int64_t begin = 0; begin < vocab_size; begin += kSpan) {
+    const int64_t end = min(begin + kSpan, vocab_size);
+    float of_span = -kInfinity;
+    Vec tops = splat(-kInfinity);
+    bool has_lanes = false;
+    for (int64_t i = begin; i < end; i += kWordBits) {
+      const uint32_t word = first_bits(mask[i / kWordBits], end - i);
+      if (__builtin_popcount(word) <= kFew || i + kWordBits > end) {
+        of_span = max(largest_of_few(logits + i, word), of_span);
+      } else {
+        tops = with_word(tops, logits + i, word, lanes);
+        has_lanes = true;
+      }
+    }
+    if (has_lanes) of_span = max(max_lane(tops), of_span);
+    if (of_span > top) {
+      top = of_span;
+      at = begin;
+    }
+  }
+  if (!(top > -kInfinity && top < kInfinity)) return kNoToken;
+  while (logits[at] != top || !is_set(mask, at)) ++at;
+  return static_cast<int32_t>(at);
+}
 
 Status allow_tokens(const AllowTokensArgs& args) {
   parallel_ranges(args.num_rows, args.vocab_size / 4, [&](int64_t begin, int64_t end) {

@@ -5,6 +5,7 @@
 #include "simd.h"
 #include "threads/parallel.h"
 #include "threads/thread_pool.h"
+#include "token_mask.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
@@ -60,9 +61,14 @@ double uniform(uint64_t seed, int64_t index) {
 // The weights of one row: exp((logit - largest) / temperature), all positive or 0, the largest 1.
 class Weights {
  public:
-  // largest: of the logits.
-  Weights(const float* logits, int64_t n, float largest, float temperature, float* weights) : weights_(weights), n_(n) {
+  // largest: of the allowed logits. mask: null: all are allowed.
+  Weights(const float* logits, const uint32_t* mask, int64_t n, float largest, float temperature, float* weights)
+      : weights_(weights), n_(n) {
     const float top = largest / temperature;
+    if (mask != nullptr) {
+      weigh_allowed(logits, mask, temperature, top);
+      return;
+    }
     for (int64_t i = 0; i < n; i += kWidth) {
       const Vec weight = exp(load_up_to(logits + i, n - i) / temperature - top);
       i + kWidth <= n ? store(weights + i, weight) : store_first(weights + i, weight, n - i);
@@ -144,6 +150,21 @@ class Weights {
   }
 
  private:
+  // Forms allow few tokens at most places: vectors of which none is allowed are not even read.
+  void weigh_allowed(const float* logits, const uint32_t* mask, float temperature, float top) {
+    constexpr uint32_t kAll = (1u << kWidth) - 1;
+    const IntVec lanes = lane_bits();
+    for (int64_t i = 0; i < n_; i += kWidth) {
+      const uint32_t bits = mask[i / kWordBits] >> (i % kWordBits) & kAll;
+      Vec weight{};
+      if (bits != 0) {
+        weight = exp(load_up_to(logits + i, n_ - i) / temperature - top);
+        if (bits != kAll) weight = select((splat(static_cast<int32_t>(bits)) & lanes) != 0, weight, Vec{});
+      }
+      i + kWidth <= n_ ? store(weights_ + i, weight) : store_first(weights_ + i, weight, n_ - i);
+    }
+  }
+
   struct Bucket {
     int64_t num;
     double mass;
@@ -192,10 +213,11 @@ float least_kept(Weights& weights, int64_t vocab_size, int64_t top_k, float top_
 int32_t draw(const DrawTokensArgs& args, int64_t row) {
   const int64_t n = args.vocab_size;
   const float* logits = args.logits + row * n;
-  const int32_t likeliest = argmax(logits, n);
+  const uint32_t* mask = args.masks == nullptr ? nullptr : args.masks[row];
+  const int32_t likeliest = mask == nullptr ? argmax(logits, n) : argmax_of_allowed(logits, mask, n);
   if (likeliest == kNoToken || args.temperature == nullptr || args.temperature[row] == 0) return likeliest;
   float* memory = static_cast<float*>(scratch(Scratch::kItem, static_cast<size_t>(n) * sizeof(float)));
-  Weights weights(logits, n, logits[likeliest], args.temperature[row], memory);
+  Weights weights(logits, mask, n, logits[likeliest], args.temperature[row], memory);
   const float least = least_kept(weights, n, args.top_k[row], args.top_p[row], args.min_p[row]);
   return weights.token_at(uniform(args.seed[row], args.index[row]), least);
 }

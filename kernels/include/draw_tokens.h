@@ -28,6 +28,8 @@ struct DrawTokensArgs {
   const int64_t* index;
   int64_t num_rows;
   int64_t vocab_size;
+  // On CPU: per row, as allow_tokens has them: other tokens' logits count as minus infinity. Null: all are allowed.
+  const uint32_t* const* masks = nullptr;
 };
 
 // On CUDA everything is in device memory, the parameters too.

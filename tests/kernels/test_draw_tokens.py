@@ -189,3 +189,31 @@ def test_a_top_p_that_rounds_to_nothing_keeps_the_likeliest(device: KernelDevice
 def test_refuses_parameters_of_another_length(device: KernelDevice) -> None:
     with pytest.raises(ValueError, match="2 rows"):
         draw(device, torch.randn(2, 5), parameters([{}] * 3))
+
+
+@ragged
+@given(
+    vocab_size=st.sampled_from([1, 3, 17, 33, 255, 256, 257, 1000, 5000]),
+    num_bits=st.sampled_from([0, 1, 3, 100, 10_000, 10**6]),
+    kind=st.sampled_from([{"temperature": 0.0}, *FILTERS]),
+    seed=st.integers(0, 10_000),
+)
+def test_masks_beside_logits_are_masks_in_them(
+    cpu_device: KernelDevice, vocab_size: int, num_bits: int, kind: dict[str, Any], seed: int
+) -> None:
+    """Bit for bit, with numbers that are not finite."""
+    rng = np.random.default_rng(seed)
+    num_rows, num_words = 5, -(-vocab_size // 32) + 1
+    p = parameters([kind] * num_rows, seed)
+    logits = torch.from_numpy(rng.normal(size=(num_rows, vocab_size), scale=3).astype(np.float32))
+    for row, value in enumerate((np.nan, np.inf, -np.inf)):
+        logits[row, int(rng.integers(vocab_size))] = value
+    masks = [np.zeros(num_words, np.uint32) for _ in range(num_rows - 1)]
+    for mask in masks:
+        for token in rng.integers(0, 32 * num_words, min(num_bits, 4 * 32 * num_words)).tolist():
+            mask[token // 32] |= np.uint32(1 << (token % 32))
+    addresses = np.array([*(mask.ctypes.data for mask in masks), 0], np.uint64)  # the last row has none
+    masked, before = logits.clone(), logits.clone()
+    reference.allow_tokens(masked, np.arange(num_rows - 1, dtype=np.int32), masks)
+    assert ops.draw_tokens(logits, p, addresses=addresses).tolist() == ops.draw_tokens(masked, p).tolist()
+    assert logits.numpy().tobytes() == before.numpy().tobytes()

@@ -24,7 +24,7 @@ Rows = npt.NDArray[np.int64]
 
 
 class FollowedRows:
-    """Of one step: mask_first(), then tokens are chosen, then correct()."""
+    """Of one step: rows that are not greedy are masked, in one of two ways, tokens are chosen, then correct()."""
 
     def __init__(self, rows: Rows, matchers: Sequence[Matcher], is_greedy: npt.NDArray[np.bool_]) -> None:
         """matchers: of these rows of the logits, waited for. is_greedy: rows that a mask need not go before."""
@@ -36,13 +36,21 @@ class FollowedRows:
             self._first = [matcher for matcher, greedy in zip(matchers, is_greedy.tolist(), strict=True) if not greedy]
             self._greedy = [matcher for matcher, greedy in zip(matchers, is_greedy.tolist(), strict=True) if greedy]
 
-    def mask_first(self, logits: Tensor) -> None:
+        for matcher in self._first:
+            if not matcher.has_mask:
+                matcher.find_mask()
+
+    def mask(self, logits: Tensor) -> None:
         """In place: rows that are not greedy."""
         if self._first:
-            for matcher in self._first:
-                if not matcher.has_mask:
-                    matcher.find_mask()
             follow(logits, self._first_rows, self._first)
+
+    def mask_addresses(self, num_rows: int) -> npt.NDArray[np.uint64]:
+        """The same as addresses of masks for ops.draw_tokens(), which leaves the logits."""
+        found = np.zeros(num_rows if self._first else 0, np.uint64)
+        if self._first:
+            found[self._first_rows] = addresses(self._first)
+        return found
 
     def correct(self, logits: Tensor, token_ids: TokenIds) -> tuple[list[Matcher], TokenIds]:
         """In place: greedy rows' tokens, until now the likeliest of all, become allowed ones; NO_TOKEN if none is.

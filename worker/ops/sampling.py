@@ -17,6 +17,7 @@ from worker.ops.tensor_spec import match
 Int32Array = npt.NDArray[np.int32]
 UInt64Array = npt.NDArray[np.uint64]
 Words = npt.NDArray[np.uint32]  # a bit per token, the lowest first
+_NO_MASKS: UInt64Array = np.zeros(0, np.uint64)
 
 
 def argmax(logits: Tensor) -> Int32Array:
@@ -64,11 +65,17 @@ def draws_on_device(x: Tensor) -> bool:
     return native.has_kernel(x) and native.stream(x) != native.CPU
 
 
-def draw_tokens(logits: Tensor, parameters: DrawParameters, drawing: Parcel | None = None) -> Int32Array:
-    """logits float32 [n, V], may be overwritten -> tokens [n]. A row's token does not depend on the other rows.
+def draw_tokens(
+    logits: Tensor,
+    parameters: DrawParameters,
+    drawing: Parcel | None = None,
+    addresses: UInt64Array = _NO_MASKS,
+) -> Int32Array:
+    """logits float32 [n, V] -> tokens [n]. A row's token does not depend on the other rows.
 
     NO_TOKEN for rows that hold NaN, or whose largest logit is not finite.
-    drawing: parameters.parcel(), where it has been sent to the device.
+    drawing: parameters.parcel(), where it has been sent to the device. addresses: [n], of masks that say which tokens
+    count, 0 for rows without; as allow_tokens_at() would, but the logits stay. REQUIRES then: takes_addresses(logits).
     """
     p = parameters
     if not native.has_kernel(logits) or logits.dtype is not torch.float32:
@@ -76,12 +83,15 @@ def draw_tokens(logits: Tensor, parameters: DrawParameters, drawing: Parcel | No
     num_rows, vocab_size = match("logits[n,V|V,1]", logits)
     if any(len(values) != num_rows for values in (p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index)):
         raise ValueError(f"{num_rows} rows of logits need as many of each parameter")
+    if len(addresses) not in (0, num_rows):
+        raise ValueError(f"{num_rows} rows of logits need as many masks, got {len(addresses)}")
     if native.stream(logits) != native.CPU:
         return _draw_on_device(logits, drawing or p.parcel())
     tokens = np.empty(num_rows, dtype=np.int32)
     native.kernels.draw_tokens(
-        logits.data_ptr(), vocab_size, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index, tokens
-    )
+        logits.data_ptr(), vocab_size, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index, tokens,
+        addresses,
+    )  # fmt: skip
     return tokens
 
 

@@ -106,11 +106,11 @@ class Sampler:
             adjust(logits, self._adjusted_rows(needs, request_ids, num_output_tokens, guesses))
         if guesses and any_needs & Needs.ALLOWED:
             self._keep_allowed(logits, needs, request_ids, num_output_tokens, guesses)
-        if followed:
-            followed.mask_first(logits)
         if any_needs & Needs.RANDOM:
-            token_ids = ops.draw_tokens(logits, self._parameters(rows, num_output_tokens), drawing)
+            token_ids = self._draw(logits, self._parameters(rows, num_output_tokens), drawing, followed)
         else:
+            if followed:
+                followed.mask(logits)
             token_ids = ops.argmax(logits)
         if followed:
             self._advance(followed, logits, token_ids)
@@ -119,6 +119,16 @@ class Sampler:
         if raw is None:
             return token_ids, None
         return token_ids, self._logprobs(raw, token_ids, asked, request_ids)
+
+    def _draw(
+        self, logits: Tensor, parameters: DrawParameters, drawing: Parcel | None, followed: FollowedRows | None
+    ) -> TokenIds:
+        if followed is None:
+            return ops.draw_tokens(logits, parameters, drawing)
+        if ops.takes_addresses(logits):
+            return ops.draw_tokens(logits, parameters, addresses=followed.mask_addresses(len(logits)))
+        followed.mask(logits)
+        return ops.draw_tokens(logits, parameters, drawing)
 
     def take_problems(self) -> dict[int, str] | None:
         """Why requests got NO_TOKEN in the last sample(), by request id, where no number of the model's is to blame."""
@@ -130,7 +140,7 @@ class Sampler:
     ) -> TokenIds:
         """What the rest of sample() comes to where grammars are all there is: in steps of 200 us it is noticed."""
         followed = self._followed(logits, needs, request_ids)
-        followed.mask_first(logits)
+        followed.mask(logits)
         token_ids = ops.argmax(logits)
         self._advance(followed, logits, token_ids)
         return token_ids
