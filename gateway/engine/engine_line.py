@@ -49,6 +49,7 @@ class EngineLine:
         self.dead = asyncio.Event()
         self.death: str | None = None
         self.last_stats: EngineStats | None = None
+        self._sessions: list[wire.SessionNote] = []
         self._num_others = 0  # requests that it had then, beyond those of this line
         self.incarnation = ""
         self.num_heard = 0  # messages
@@ -170,6 +171,11 @@ class EngineLine:
                 self._on_message(message)
         self.router.dispatch(deltas)
 
+    def take_sessions(self) -> list[wire.SessionNote]:
+        """Of which the engine has told since the last call: other gateways sent them there."""
+        found, self._sessions = self._sessions, []
+        return found
+
     def _check_alive(self) -> None:
         if self.death is not None:
             raise EngineDeadError(self.death)
@@ -206,9 +212,10 @@ class EngineLine:
                     on_adopted(sessions)
             case wire.Reset(answer):
                 self._resets.dispatch(answer)
-            case wire.Stats(stats, incarnation):
+            case wire.Stats(stats, incarnation, sessions):
                 if incarnation == self.incarnation:
                     self.last_stats = stats
+                    self._sessions += sessions
                     num_open = sum(stats.num_waiting) + sum(stats.num_running)
                     self._num_others = max(0, num_open - self.router.num_open)
                 else:

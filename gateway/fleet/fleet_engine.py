@@ -227,9 +227,15 @@ class FleetEngine:
                 if node.peer is None and node.engine is not None and node.engine.death is not None:
                     self._put_away(node, node.engine)  # no manager says what has become of it
                 self._move_streams(node)
+                self._learn_sessions(node)
             self._session_moves.pass_turn()
             await self._await_lost()
             self._pass_waiting_turn()
+
+    def _learn_sessions(self, node: Node) -> None:
+        """That other gateways sent there."""
+        if self._is_usable(node) and node.engine is not None and (notes := node.engine.line.take_sessions()):
+            self._routing.note_others(node.name, notes)
 
     async def _await_lost(self) -> None:
         lost, self._lost = self._lost, []

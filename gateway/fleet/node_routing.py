@@ -16,6 +16,7 @@ from types import MappingProxyType
 import numpy as np
 
 from schedcore.api.types import Advisory, EngineInfo, EngineRequest, EngineStats
+from schedcore.api.wire import SessionNote
 from schedcore.latency.latency_profile import LatencyCoefficients, core_model
 from schedcore.routing.route import (
     Choice,
@@ -36,6 +37,7 @@ TOKENS_PER_KEY = 128  # of a prompt's beginning that is remembered; shorter ones
 MAX_KEYS_TOKENS = 1 << 15  # of a prompt that are looked at
 EXPECTED_OUTPUTS = 128.0  # of a request that asks for more
 LEAD_SECONDS = 5.0  # from an advisory to its request
+EXPECTED_SECONDS = 20.0  # that a request is expected which another gateway was told of
 WORTH_ASKING_SECONDS = 0.05  # of prefill: below, a request away from its session's home is computed there unasked
 UNKNOWN_SPEED = LatencyCoefficients(step_base=0.005, prefill_token=1e-4, decode_seq=1e-4, decode_context=1e-8)
 
@@ -125,6 +127,20 @@ class NodeRouting:
         """The node has them now: digests and tokens."""
         for digest, num_tokens in sessions:
             self._table.note_session(digest, self._numbers[name], self._incarnations[name], num_tokens)
+
+    def note_others(self, name: str, notes: Sequence[SessionNote]) -> None:
+        """Other gateways sent these sessions there, or announced them. REQUIRES: the node could take requests."""
+        if name not in self._numbers:
+            return
+        number, incarnation, until = self._numbers[name], self._incarnations[name], self._clock() + EXPECTED_SECONDS
+        if self._table.state(number) is NodeState.GONE:  # at the last choice
+            self._table.set_state(number, NodeState.UP)
+        for note in notes:
+            if not note.is_expected:
+                self._table.meet_session(note.digest)
+                self._table.note_session(note.digest, number, incarnation, note.num_tokens)
+            else:
+                self._table.expect_session(note.digest, number, until)
 
     def holders(self, asked: Advisory) -> list[str]:
         """Nodes that know the session, or will: the likeliest first."""

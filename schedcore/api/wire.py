@@ -90,7 +90,7 @@ class Adopted(msgspec.Struct, frozen=True, tag="adopted"):
     """The answer to an Adopt, named by its request_id."""
 
     request_id: int
-    sessions: list[tuple[int, int]]  # digest (schedcore/routing/route.py), tokens
+    sessions: list[tuple[int, int]]  # digest (session_digest.py), tokens
 
 
 class Reset(msgspec.Struct, frozen=True, tag="reset"):
@@ -99,11 +99,20 @@ class Reset(msgspec.Struct, frozen=True, tag="reset"):
     answer: CacheReset
 
 
+class SessionNote(msgspec.Struct, frozen=True, array_like=True):
+    """Of a session that another gateway sent to the engine."""
+
+    digest: int  # session_digest.py
+    num_tokens: int  # of its last prompt, or of the draft that announced the next one
+    is_expected: bool = False  # announced: its request has not come yet
+
+
 class Stats(msgspec.Struct, frozen=True, tag="stats"):
     """Sent unasked, a few times a second while working and once when the engine falls idle."""
 
     stats: EngineStats
     incarnation: str = ""
+    sessions: list[SessionNote] = []  # that this gateway has not heard of, in order of time; others follow
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):

@@ -10,9 +10,8 @@ The table is its owner's: a gateway tells it what nodes report and what it sends
 
 from __future__ import annotations
 
-import hashlib
-
 from schedcore._core import routing
+from schedcore.api import session_digest as digests
 
 Choice = routing.Choice
 FleetLoop = routing.FleetLoop  # a simulated fleet, for schedcore/simulation/fleet
@@ -27,6 +26,7 @@ Routing = routing.Routing
 cost_of = routing.cost_of
 prefix_keys = routing.prefix_keys
 route = routing.route
+session_digest = digests.session_digest
 
 ROUTINGS = tuple(name.lower() for name in Routing.__members__)
 
@@ -36,12 +36,3 @@ def routing_named(name: str) -> Routing:
     if name not in ROUTINGS:
         raise ValueError(f"routing must be one of {', '.join(ROUTINGS)}, not {name!r}")
     return Routing.__members__[name.upper()]
-
-
-def session_digest(tenant: str, cache_salt: str, session_id: str) -> int:
-    """Of what names a session, for the table: 64 bits, never 0. 0 where there is no session."""
-    if not session_id:
-        return 0
-    parts = (part.encode() for part in (tenant, cache_salt, session_id))
-    named = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
-    return int.from_bytes(hashlib.blake2b(named, digest_size=8).digest(), "little") or 1

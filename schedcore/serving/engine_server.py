@@ -19,6 +19,7 @@ from schedcore.api.types import (
     TokenDelta,
 )
 from schedcore.serving.gateway_link import GatewayLink
+from schedcore.serving.session_news import SessionNews
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ class EngineServer:
         self._incarnation = incarnation or secrets.token_hex(16)
         self._peers = peers
         self._gateways: set[bytes] = set()
+        self._news = SessionNews()
         self._is_stopping = False
         self._is_told_to = False  # by a gateway, which expects no more
         self._is_working = False
@@ -183,15 +185,17 @@ class EngineServer:
     def _obey(self, gateway: bytes, message: wire.Submit | wire.Advise) -> None:
         match message:
             case wire.Submit(request):
+                self._news.note_request(gateway, request)
                 self._engine.add(gateway, request)
             case wire.Advise(advisory):
+                self._news.note_advisory(gateway, advisory)
                 self._send(gateway, wire.Session(self._engine.advise(advisory)))
 
     def _rest(self) -> None:
         """Blocks until there may be something to do."""
         if self._is_stopping:
             return
-        if self._is_working:
+        if self._is_working or any(map(self._news.has_more, self._gateways)):
             self._is_working = False
             self._publish_stats()
         if self._peers is not None and self._peers.num_held:
@@ -210,9 +214,11 @@ class EngineServer:
 
     def _publish_stats(self) -> None:
         self._stats_time = self._clock()
-        stats = wire.Stats(self._engine.stats(), self._incarnation)
+        stats = self._engine.stats()
+        plain = wire.Stats(stats, self._incarnation)
         for gateway in list(self._gateways):
-            self._send(gateway, stats)
+            sessions = self._news.take(gateway)
+            self._send(gateway, wire.Stats(stats, self._incarnation, sessions) if sessions else plain)
 
     def _send(self, gateway: bytes, message: wire.ToGateway) -> None:
         if not self._link.send(gateway, message):
@@ -223,6 +229,7 @@ class EngineServer:
         if gateway in self._gateways:
             logger.info("%s is gone; what it has open is aborted", gateway.decode())
             self._gateways.remove(gateway)
+            self._news.forget(gateway)
             if self._peers is not None:
                 self._peers.drop_all(gateway)
             self._engine.abort_all(gateway)

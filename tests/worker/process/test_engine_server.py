@@ -23,6 +23,7 @@ from schedcore.api.types import (
     FinishReason,
     SessionState,
 )
+from schedcore.routing.route import session_digest
 from schedcore.serving.engine_server import EngineServer
 from schedcore.serving.gateway_link import GatewayLink
 from worker.process.engine import Engine, EngineLimits
@@ -286,3 +287,30 @@ def test_an_orphaned_engine_stops(endpoint: str) -> None:
 def test_an_endpoint_that_cannot_be_bound_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         GatewayLink(f"ipc://{tmp_path / 'no' / 'such' / 'folder'}")
+
+
+def test_other_gateways_hear_of_a_gateways_sessions(endpoint: str) -> None:
+    def tells(message: wire.ToGateway) -> bool:
+        return isinstance(message, wire.Stats) and bool(message.sessions)
+
+    def is_stats(message: wire.ToGateway) -> bool:
+        return isinstance(message, wire.Stats)
+
+    with serving(endpoint), GatewayPeer(endpoint) as one, GatewayPeer(endpoint) as two:
+        two.send(wire.Hello())
+        two.wait_for(lambda _: True)
+        one.send(wire.Submit(EngineRequest(1, [1, 2, 3], 3, session_id="a")))
+        told = two.wait_for(tells)
+        assert isinstance(told, wire.Stats)
+        assert told.sessions == [wire.SessionNote(session_digest("", "", "a"), 3)]
+        one.wait_for(is_stats)
+        assert not any(map(tells, one.received))
+        one.send(wire.Advise(Advisory("b", AdvisoryEvent.TYPING)))  # while the engine has nothing to do
+        told = two.wait_for(tells)
+        assert isinstance(told, wire.Stats)
+        assert told.sessions == [wire.SessionNote(session_digest("", "", "b"), 0, True)]
+        with GatewayPeer(endpoint) as late:
+            late.send(wire.Hello())
+            told = late.wait_for(tells)
+            assert isinstance(told, wire.Stats)
+            assert len(told.sessions) == 2
