@@ -106,4 +106,4 @@ async def _token_ids(model: ServedModel, completion: CompletionRequest, asker: A
 
 
 def _text(model: ServedModel, prompt: Prompt) -> str:
-    return prompt if isinstance(prompt, str) else model.tokenizer.decode(prompt)
+    return prompt if isinstance(prompt, str) else model.tokenizer.decode(prompt, skip_special_tokens=False)

@@ -118,7 +118,7 @@ class MessagesEvents(EventStream):
             content=[],
             stop_reason=None,
             stop_sequence=None,
-            usage=_usage(self._prepared),
+            usage=msgspec.structs.replace(_usage(self._prepared), output_tokens=0),  # none has been told yet
         )
         return _event("message_start", message=message)
 

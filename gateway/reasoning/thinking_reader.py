@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-from gateway.base.held_text import num_held, without_space
+from gateway.base.held_text import MAX_SPACE, num_held, without_space
 from gateway.reasoning.reasoning_format import ReasoningFormat
 
 
@@ -47,6 +47,9 @@ class ThinkingReader:
     def _pass_opening(self, is_end: bool) -> bool:
         """False where more text is needed."""
         begun, opening = self._rest.lstrip(), self._format.opening
+        if len(self._rest) - len(begun) > MAX_SPACE:
+            self._is_at_opening = False
+            return True
         if not is_end and len(begun) < len(opening) and opening.startswith(begun):
             return False
         self._is_at_opening = False

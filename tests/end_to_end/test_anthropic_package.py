@@ -50,8 +50,10 @@ def test_a_message_says_what_a_chat_says(client: anthropic.Anthropic, server: Se
 
 def test_the_stream_says_the_same(client: anthropic.Anthropic, server: Server) -> None:
     whole = client.messages.create(model=server.model, **SURE)
-    kinds = [event.type for event in client.messages.create(model=server.model, stream=True, **SURE)]
+    events = list(client.messages.create(model=server.model, stream=True, **SURE))
+    kinds = [event.type for event in events]
     assert kinds[:2] == ["message_start", "content_block_start"]
+    assert events[0].message.usage.output_tokens == 0
     assert set(kinds[2:-3]) == {"content_block_delta"}
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
     with client.messages.stream(model=server.model, **SURE) as stream:

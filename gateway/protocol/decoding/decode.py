@@ -17,6 +17,9 @@ T = TypeVar("T")
 _SEAM = " - at "
 _LOCATION = re.compile(r"(?:`key` in )?`\$\.?(?P<path>[^`]*)`")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`")
+MAX_KEYS = 200  # characters that tell which keys are wrong
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])  # their values are skipped
+_OF_A_KEY = "`key` in "
 _NOT_LISTED = "Invalid enum value"
 _TYPES = re.compile(r"`([a-z]+(?: \| [a-z]+)*)`")
 _WORDS = {
@@ -34,7 +37,7 @@ def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _invalid_value(str(error), decoder) from None
+        raise _invalid_value(str(error), decoder, body) from None
     except msgspec.DecodeError as error:
         raise InvalidRequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     except UnicodeDecodeError:
@@ -43,7 +46,7 @@ def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise InvalidRequestError("The body is nested too deeply.", code="invalid_json") from None
 
 
-def _invalid_value(report: str, decoder: msgspec.json.Decoder[Any]) -> InvalidRequestError:
+def _invalid_value(report: str, decoder: msgspec.json.Decoder[Any], body: bytes) -> InvalidRequestError:
     param: str | None = None
     reason, _, where = report.rpartition(_SEAM)
     if reason and (location := _LOCATION.fullmatch(where)):
@@ -56,9 +59,25 @@ def _invalid_value(report: str, decoder: msgspec.json.Decoder[Any]) -> InvalidRe
     report = _TYPES.sub(_in_words, report).replace("Expected", "expected")
     if param is None:
         return InvalidRequestError(f"Invalid body: {report}.", code="invalid_type")
+    if where.startswith(_OF_A_KEY) and (keys := _odd_keys(body, param)):
+        return InvalidRequestError(
+            f"Invalid value for '{param}': its keys are token ids, which these are not: {keys}.",
+            param=param,
+            code="invalid_value",
+        )
     if report.startswith(_NOT_LISTED) and (allowed := allowed_values(decoder.type, param)):
         report = f"expected one of {', '.join(allowed)}"
     return InvalidRequestError(f"Invalid value for '{param}': {report}.", param=param, code="invalid_value")
+
+
+def _odd_keys(body: bytes, param: str) -> str:
+    """Of a field of the body: those that are no token ids. What follows that field may be no JSON."""
+    try:
+        field = _fields.decode(body).get(param, msgspec.Raw(b"{}"))
+        keys = list(_fields.decode(field))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return shortened(", ".join(f"'{key}'" for key in keys if not (key.isascii() and key.isdecimal())), MAX_KEYS)
 
 
 def _in_words(types: re.Match[str]) -> str:

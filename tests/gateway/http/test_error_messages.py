@@ -50,6 +50,26 @@ def test_a_value_that_looks_like_a_location_is_none(field: str) -> None:
     assert caught.value.param == ("messages[0].role" if field == "role" else field)
 
 
+def bias(fields: str, rest: str = "}") -> bytes:
+    return (json.dumps({"messages": MESSAGES})[:-1] + f', "logit_bias": {{{fields}}}' + rest).encode(
+        errors="surrogateescape"
+    )
+
+
+def test_every_key_that_is_no_token_id_is_named() -> None:
+    told = message(decode_chat, bias('"bad1": 1, "7": 2, "-1": 3, "bad2": 4'))
+    assert "'logit_bias'" in told
+    assert "'bad1', '-1', 'bad2'" in told
+    assert len(message(decode_chat, bias(f'"{"k" * 100_000}": 1'))) <= MAX_MESSAGE_CHARACTERS
+
+
+@pytest.mark.parametrize("rest", [', "n": ', ', "a": "\udcff"}', ', "a": ' + "[" * 100_000])
+def test_a_wrong_key_is_reported_whatever_follows(rest: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        decode_chat(bias('"bad": 1', rest))
+    assert (caught.value.param, caught.value.status) == ("logit_bias", 400)
+
+
 @pytest.mark.parametrize("body", [{"model": "m" * 100_000}, {"service_tier": "s" * 100_000}, {"n": "n" * 100_000}])
 async def test_what_is_echoed_is_cut(serve: Any, body: dict[str, Any]) -> None:
     client = await serve(FakeEngine())

@@ -8,18 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.base.held_text import MAX_SPACE
 from gateway.generation.answer_reader import AnswerReader
 from gateway.reasoning.reasoning_format import DEEPSEEK_R1, FORMATS, MISTRAL, THINK, format_of, named
 from gateway.reasoning.thinking_reader import Start, ThinkingReader
 from gateway.tools.call_reader import CallReader
 from gateway.tools.tool_format import HERMES
 
+SPACE = "\n" * MAX_SPACE
 # format, start, text, thinking, answer
 CASES = [
     ("qwen3", Start.MAY_OPEN, "<think>\nHm.\n</think>\n\nYes.", "Hm.", "Yes."),
     ("qwen3", Start.MAY_OPEN, " \n<think>Hm. </think>Yes.\n", "Hm.", "Yes.\n"),
     ("qwen3", Start.MAY_OPEN, "Yes. <think>no</think>", "", "Yes. <think>no</think>"),
     ("qwen3", Start.MAY_OPEN, "  Yes", "", "  Yes"),
+    ("qwen3", Start.MAY_OPEN, f"{SPACE}<think>Hm.</think>Yes.", "Hm.", "Yes."),
+    ("qwen3", Start.MAY_OPEN, f"{SPACE} <think>Hm.</think>Yes.", "", f"{SPACE} <think>Hm.</think>Yes."),
+    ("qwen3", Start.OPEN, f"{SPACE} Hm.</think>Yes.", "Hm.", "Yes."),
     ("qwen3", Start.MAY_OPEN, "<thi", "", "<thi"),
     ("qwen3", Start.MAY_OPEN, "<think>\n\n</think>\n\nYes.", "", "Yes."),
     ("qwen3", Start.MAY_OPEN, "", "", ""),
@@ -46,7 +51,16 @@ def test_whole_texts_and_single_characters(name: str, start: Start, text: str, t
     assert read(ThinkingReader(FORMATS[name], start), [*text, ""]) == (thinking, answer)
 
 
-PARTS = st.sampled_from(["<think>", "</think>", "[THINK]", "[/THINK]", "<", "/", "think", " ", "\n", "a", "word"])
+def test_whitespace_without_end_is_told() -> None:
+    reader = ThinkingReader(THINK, Start.MAY_OPEN)
+    told = [reader.feed(" ") for _ in range(MAX_SPACE + 2)]
+    assert told == [*[("", "")] * MAX_SPACE, ("", " " * (MAX_SPACE + 1)), ("", " ")]
+    assert reader.has_ended
+
+
+PARTS = st.sampled_from(
+    [SPACE, "<think>", "</think>", "[THINK]", "[/THINK]", "<", "/", "think", " ", "\n", "a", "word"]
+)
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 
 

@@ -73,6 +73,17 @@ async def test_echo(serve: Any, prompt: Any) -> None:
     assert [event["choices"][0]["text"] for event in events[:-1]] == ["ab", "!", ""]
 
 
+async def test_echo_of_token_ids_shows_special_tokens(serve: Any) -> None:
+    """As an echo of text that holds them does."""
+    client = await serve(FakeEngine(saying("!")))
+    body = await complete(client, prompt=[257, 97], echo=True, logprobs=0)
+    assert body["choices"][0]["text"] == "<|user|>a!"
+    assert "".join(body["choices"][0]["logprobs"]["tokens"][:3]) == "<|user|>a!"
+    assert body["choices"][0]["logprobs"]["text_offset"][:3] == [0, 8, 9]
+    events = await chunks(client, prompt=[257, 97], echo=True)
+    assert events[0]["choices"][0]["text"] == "<|user|>a"
+
+
 async def test_logprobs(serve: Any) -> None:
     body = await complete(await serve(FakeEngine(saying("hé"))), prompt="x", logprobs=2)
     logprobs = body["choices"][0]["logprobs"]
