@@ -124,11 +124,15 @@ PagedAttentionArgs attention_args(Pointer out, Pointer q, const Step& step, int6
           to_pointer(workspace)};
 }
 
-void paged_attention(Pointer out, Pointer q, const Step& step, int64_t layer, int64_t num_heads, int64_t q_stride,
-                     int64_t sliding_window, float scale, int dtype, Pointer workspace, int64_t stream) {
-  const PagedAttentionArgs args =
+// Returns the keys that sequences read with others.
+int64_t paged_attention(Pointer out, Pointer q, const Step& step, int64_t layer, int64_t num_heads, int64_t q_stride,
+                        int64_t sliding_window, float scale, int dtype, Pointer workspace, int64_t stream) {
+  PagedAttentionArgs args =
       attention_args(out, q, step, layer, num_heads, q_stride, sliding_window, scale, dtype, workspace);
+  int64_t num_shared_keys = 0;
+  args.num_shared_keys = &num_shared_keys;
   HOCKET_LAUNCH(paged_attention, args, stream);
+  return num_shared_keys;
 }
 
 int64_t workspace_bytes(const Step& step, int64_t num_heads, int dtype, int64_t stream) {
@@ -164,6 +168,7 @@ PYBIND11_MODULE(_kernels, m) {
   m.def("num_threads", &cpu::num_threads);
   m.def("set_isa", &set_isa);
   m.def("isa", &cpu::isa);
+  m.def("set_shared_keys", &cpu::set_shared_keys);
 
 #ifdef HOCKET_HAS_CUDA
   m.attr("has_cuda") = true;

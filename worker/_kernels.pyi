@@ -14,6 +14,7 @@ def set_num_threads(n: int) -> None: ...
 def num_threads() -> int: ...
 def set_isa(name: str) -> None: ...  # kernels/include/cpu.h names them; ValueError where one is missing
 def isa() -> str: ...
+def set_shared_keys(is_shared: bool, /) -> None: ...  # kernels/include/cpu.h
 
 class PagedPool:
     def __init__(
@@ -91,7 +92,7 @@ def paged_attention(
     workspace: int,
     stream: int,
     /,
-) -> None: ...
+) -> int: ...  # the keys that sequences read with others
 def paged_attention_workspace_bytes(step: Step, num_heads: int, dtype: int, stream: int, /) -> int: ...
 def hidden_write(
     x: int,

@@ -82,10 +82,14 @@ bool multiplies_bytes(std::string_view isa) {
 
 const KernelTable* active = best_table();
 bool has_vnni = multiplies_bytes(active->isa);
+bool is_sharing_keys = true;
 
 }  // namespace
 
 bool uses_vnni() { return has_vnni; }
+
+void set_shared_keys(bool is_shared) { is_sharing_keys = is_shared; }
+bool shares_keys() { return is_sharing_keys; }
 
 const char* isa() { return active->isa; }
 

@@ -1,7 +1,7 @@
-// What holds for all CPU kernels: threads and instruction set. Process-wide.
+// What holds for all CPU kernels: threads, instruction set, sharing. Process-wide.
 //
 // Thread safety: kernels may be called from any thread. While one call uses the worker threads, others run on their
-// own thread alone. set_num_threads() and set_isa() must not race with kernels.
+// own thread alone. set_num_threads(), set_isa() and set_shared_keys() must not race with kernels.
 #pragma once
 
 namespace hocket::cpu {
@@ -16,5 +16,10 @@ const char* isa();
 
 // False, and no change, where this CPU or this build lacks it.
 bool set_isa(const char* name);
+
+// Whether decodes read keys that they have in common once for all (attention/shared_keys.h), which changes no result.
+// They do; benchmarks compare.
+void set_shared_keys(bool is_shared);
+bool shares_keys();
 
 }  // namespace hocket::cpu

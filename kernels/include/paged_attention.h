@@ -5,6 +5,9 @@
 // prefill chunk one with several; both may be in one call. The query at position p sees keys
 // (p - sliding_window, p], or [0, p] where sliding_window is 0. Block table entries that no query sees are not read.
 // Grouped heads: query head h reads KV head h / (num_heads / num_kv_heads). Softmax is in float32.
+//
+// CPU: keys of decodes whose rows of the table begin with the same units are read once for all of them, in their order
+// for each (cpu/attention/shared_keys.h).
 #pragma once
 
 #include <cstdint>
@@ -31,8 +34,9 @@ struct PagedAttentionArgs {
   int64_t max_query_len;   // the largest of the sequences; sizes the CUDA launch
   int64_t max_seq_len;     // likewise
   float scale;
-  DType dtype;      // of q and out; float32 on CPU, the pool's dtype on CUDA
-  void* workspace;  // CUDA only: paged_attention_workspace_bytes() bytes, or null where that is 0
+  DType dtype;                         // of q and out; float32 on CPU, the pool's dtype on CUDA
+  void* workspace;                     // CUDA only: paged_attention_workspace_bytes() bytes, or null where that is 0
+  int64_t* num_shared_keys = nullptr;  // CPU only: the keys that sequences read with others are added to it; or null
 };
 
 Status paged_attention_cpu(const PagedAttentionArgs& args);

@@ -11,12 +11,18 @@ LAYERS_PER_UNIT, BLOCK_SIZE = 4, 16
 
 
 def make_paged_batch(
-    sequences: list[tuple[int, int]], kv_heads: int, head_dim: int, dtype: torch.dtype, device: str
+    sequences: list[tuple[int, int]],
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    device: str,
+    num_shared: int = 0,
 ) -> tuple[StepBatch, PagedPool]:
-    """sequences: query tokens, and tokens with cache, these included."""
+    """sequences: query tokens, and tokens with cache, these included. Whole blocks of the first num_shared: all one."""
     num_seqs, longest = len(sequences), max(seq_len for _, seq_len in sequences)
     blocks = -(-longest // BLOCK_SIZE)
     units = torch.randperm(num_seqs * 2 * blocks, dtype=torch.int32).view(num_seqs, 1, 2, blocks)
+    units[:, ..., : num_shared // BLOCK_SIZE] = units[:1, ..., : num_shared // BLOCK_SIZE].clone()
     data = _random_units(units.numel(), kv_heads, head_dim, dtype)
     data = data.expand(-1, LAYERS_PER_UNIT, -1, -1).contiguous()
     pool = PagedPool(data.to(device), units.to(device), kv_heads, head_dim)

@@ -12,7 +12,8 @@ tokens to the host.
 `linear` has the shapes of the models of random_model.py, and reads a new weight each time, of as many as the model has,
 so that they come from where they come in a step: 15m from the last cache, the others from memory. Its read limit is
 measured on as many bytes. `quantized` is the same with the weights rounded as `hocket serve --quantization` does (CPU).
-`int8_cache` is `rope_kv_write` and `paged_attention` with K and V in int8 (CPU).
+`int8_cache` is `rope_kv_write` and `paged_attention` with K and V in int8 (CPU). `shared_keys` is `paged_attention` of
+decodes over one document, read once for all and by each for itself (CPU); its bytes are those of the latter.
 """
 
 from __future__ import annotations
@@ -215,6 +216,32 @@ class Bench:
                     self.activation_dtype,
                 )  # fmt: skip
 
+    def shared_keys(self) -> Iterator[Case]:
+        if self.device != "cpu":
+            return
+        document, own = 1472, 48
+        for model, (heads, kv_heads, head_dim) in self.heads.items():
+            for num_seqs in self.few(4, 8, 16, 32, 64):
+                sequences = [(1, document + own)] * num_seqs
+                batch, pool = make_paged_batch(sequences, kv_heads, head_dim, self.pool_dtype, self.device, document)
+                q = self.randn(num_seqs, heads, head_dim)
+                keys = num_seqs * (document + own)
+
+                def attend(
+                    is_shared: bool, q: torch.Tensor = q, batch: StepBatch = batch, pool: PagedPool = pool
+                ) -> None:
+                    _kernels.set_shared_keys(is_shared)
+                    ops.paged_attention(q, batch, pool, 0, 0.1)
+                    _kernels.set_shared_keys(True)
+
+                for is_shared, name in ((True, "once"), (False, "each")):
+                    yield Case(
+                        "paged_attention", f"{model} {num_seqs}x1 after {document}, read {name}",
+                        lambda attend=attend, is_shared=is_shared: attend(is_shared),
+                        keys * 2 * kv_heads * head_dim * pool.data.element_size(), 4 * keys * heads * head_dim, None,
+                        self.activation_dtype,
+                    )  # fmt: skip
+
     def int8_cache(self) -> Iterator[Case]:
         if self.device != "cpu":
             return
@@ -391,6 +418,7 @@ OPS = (
     "rope_kv_write",
     "paged_attention",
     "int8_cache",
+    "shared_keys",
     "hidden",
     "unit_copy",
     "draw_tokens",

@@ -121,6 +121,30 @@ inline void merge_partials(float* partials, int64_t num_partitions, int64_t stri
   divide(out, partials[1], head_dim);
 }
 
+inline void copy(const AttentionState& from, int64_t rows, const AttentionState& to) {
+  __builtin_memcpy(to.top, from.top, static_cast<size_t>(rows) * sizeof(float));
+  __builtin_memcpy(to.total, from.total, static_cast<size_t>(rows) * sizeof(float));
+  __builtin_memcpy(to.out, from.out, static_cast<size_t>(rows * from.row_size) * sizeof(float));
+}
+
+// One query token's states after its first partitions, the last of which may be cut: computed with other sequences'
+// (shared_keys.h), they wait for the rest of its keys.
+struct WaitingStates {
+  float* data = nullptr;  // [partitions][size]
+  int64_t num_heads = 0;
+  int64_t row_size = 0;
+
+  // Floats of one partition.
+  static int64_t size(int64_t num_heads, int64_t row_size) { return round_up(num_heads * (row_size + 2), 16); }
+
+  // A row for each of the heads from this one on.
+  AttentionState at(int64_t partition, int64_t head) const {
+    float* out = data + partition * size(num_heads, row_size);
+    float* top = out + num_heads * row_size;
+    return {top + head, top + num_heads + head, out + head * row_size, row_size};
+  }
+};
+
 // The two states that a work item needs: of the partition at hand, and of all before it.
 struct PartitionedState {
   AttentionState now;
@@ -136,6 +160,23 @@ struct PartitionedState {
       is_first = false;
     } else {
       join(before, now, rows);
+    }
+  }
+
+  // As if the rows, one per head from this one on, had seen the keys [0, num_keys).
+  void go_on(const WaitingStates& states, int64_t num_keys, int64_t first_head, int64_t rows) {
+    for (int64_t p = 0; p < num_keys / kPartition; ++p) {
+      if (is_first) {
+        copy(states.at(p, first_head), rows, before);
+        is_first = false;
+      } else {
+        join(before, states.at(p, first_head), rows);
+      }
+    }
+    if (num_keys % kPartition == 0) {
+      reset(now, rows);
+    } else {
+      copy(states.at(num_keys / kPartition, first_head), rows, now);
     }
   }
 };

@@ -26,13 +26,20 @@ class StreamAttention {
         row_size_(Products::row_size(head_dim_)),
         group_(args.num_heads / args.pool.num_kv_heads) {}
 
-  // One query token, the KV heads [head_begin, head_end), the keys [key_begin, key_end).
+  int64_t row_size() const { return row_size_; }
+
+  // One query token, the KV heads [head_begin, head_end), the keys [key_begin, key_end). Where there are states of the
+  // keys before these, from key 0 on, it goes on from there.
   void run(int64_t row, int64_t head_begin, int64_t head_end, int64_t key_begin, int64_t key_end,
-           const AttentionSink& sink) const {
+           const WaitingStates& states, const AttentionSink& sink) const {
     const int64_t num_heads = head_end - head_begin, num_rows = num_heads * group_;
     Rows rows = workspace(num_rows);
     load_queries(sink.first_query, head_begin * group_, num_rows, rows.q);
-    reset(rows.state.now, num_rows);
+    if (states.data == nullptr) {
+      reset(rows.state.now, num_rows);
+    } else {
+      rows.state.go_on(states, key_begin, head_begin * group_, num_rows);
+    }
 
     Vectors blocks[2];
     int64_t block = key_begin / kKeyBlock * kKeyBlock;

@@ -38,7 +38,8 @@ class TileAttention {
            int64_t first_position, const AttentionSink& sink) const {
     Workspace ws = workspace();
     const int64_t rows = row_end - row_begin;
-    load_queries(sink.first_query, head, row_begin, rows, first_position, ws);
+    load_queries(head, row_begin, rows, ws,
+                 [&](int64_t query) { return Token{sink.first_query + query, first_position + query}; });
     const int64_t begin = max(key_begin, first_key(first_position + row_begin / group_));
     const int64_t end = min(key_end, first_position + (row_end - 1) / group_ + 1);
     const bool is_split = sink.partials != nullptr;  // then somebody waits for every partition
@@ -48,7 +49,7 @@ class TileAttention {
       reset(ws.state.now, kTileRows);
       for (int64_t block = partition * kPartition; block < partition_end; block += kKeyBlock) {
         const int64_t from = max(block, begin), to = min(partition_end, block + kKeyBlock);
-        if (from < to) add_block(table_row, head, block, from, to, rows, ws);
+        if (from < to) add_block(table_row, head, block, from, to, min(end, to + kKeyBlock), rows, ws);
       }
       if (!is_split) {
         ws.state.end(rows);
@@ -66,7 +67,35 @@ class TileAttention {
     }
   }
 
+  // As run(), where query q of the rows is the token tokens[q] of the step, of a sequence of its own. All of them see
+  // all of the keys, from a multiple of kPartition to one of kKeyBlock; their states go to states[q].
+  void run_shared(int64_t table_row, int64_t head, int64_t row_begin, int64_t row_end, int64_t key_begin,
+                  int64_t key_end, const int32_t* tokens, const WaitingStates* states) const {
+    Workspace ws = workspace();
+    const int64_t rows = row_end - row_begin;
+    load_queries(head, row_begin, rows, ws, [&](int64_t query) { return Token{tokens[query], key_end - 1}; });
+    for (int64_t begin = key_begin; begin < key_end; begin += kPartition) {
+      reset(ws.state.now, kTileRows);
+      for (int64_t block = begin; block < min(begin + kPartition, key_end); block += kKeyBlock) {
+        const int64_t next = block + kKeyBlock;
+        add_block(table_row, head, block, block, next, min(next + kKeyBlock, key_end), rows, ws);
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t row = row_begin + r;
+        const AttentionState& state = ws.state.now;
+        const AttentionState one{state.top + r, state.total + r, state.out + r * row_size_, row_size_};
+        copy(one, 1, states[row / group_].at(begin / kPartition, head * group_ + row % group_));
+      }
+    }
+  }
+
  private:
+  // Of the step, and its position in its sequence.
+  struct Token {
+    int64_t index;
+    int64_t position;
+  };
+
   using Products = StreamProductsOf<T>;
   using Element = typename Products::Element;
   using Query = typename Products::Query;
@@ -112,37 +141,43 @@ class TileAttention {
     return args_.sliding_window > 0 ? max<int64_t>(0, position - args_.sliding_window + 1) : 0;
   }
 
-  // Transposed. Rows beyond the last are zero and see what the last one sees.
-  void load_queries(int64_t first_query, int64_t head, int64_t row_begin, int64_t rows, int64_t first_position,
-                    const Workspace& ws) const {
+  // Transposed. Rows beyond the last are zero and see what the last one sees. token_of(query): a Token.
+  template <class TokenOf>
+  void load_queries(int64_t head, int64_t row_begin, int64_t rows, const Workspace& ws, const TokenOf& token_of) const {
     for (int64_t r = 0; r < kTileRows; ++r) {
       const int64_t row = row_begin + min(r, rows - 1);
-      const int64_t query = row / group_;
-      const float* from = static_cast<const float*>(args_.q) + (first_query + query) * args_.q_stride +
+      const Token token = token_of(row / group_);
+      const float* from = static_cast<const float*>(args_.q) + token.index * args_.q_stride +
                           (head * group_ + row % group_) * head_dim_;
       const float scale = r < rows ? args_.scale : 0.0f;
       Products::load_query(from, scale, head_dim_, ws.query);
       for (int64_t i = 0; i < elements(); ++i) {
         __builtin_memcpy(ws.queries + i * kTileRows + r, ws.query + i * kPerElement, sizeof(Element));
       }
-      ws.positions[r] = static_cast<int32_t>(first_position + query);
+      ws.positions[r] = static_cast<int32_t>(token.position);
     }
   }
 
-  // The keys [from, to) of the block that begins at `block`.
-  void add_block(int64_t table_row, int64_t head, int64_t block, int64_t from, int64_t to, int64_t rows,
-                 const Workspace& ws) const {
+  // The keys [from, to) of the block that begins at `block`. Those up to next_end are read after it: one of them is
+  // fetched for each that is read.
+  void add_block(int64_t table_row, int64_t head, int64_t block, int64_t from, int64_t to, int64_t next_end,
+                 int64_t rows, const Workspace& ws) const {
     const int64_t first = from - block, end = to - block, lanes = round_up(rows, kWidth), offset = head * head_dim_;
     const T* vectors[kKeyBlock + 1];
+    const T* next[kKeyBlock];
     layer_.vectors(table_row, kKeys, from, to - from, vectors + first);
+    layer_.vectors(table_row, kKeys, to, next_end - to, next);
     for (int64_t j = first; j < end; ++j) {
+      if (j < next_end - to) fetch_lines(next[j] + offset, head_dim_);
       Products::expand_key(vectors[j] + offset, head_dim_, ws.keys + j * elements());
     }
     layer_.vectors(table_row, kValues, from, to - from, vectors + first);
+    layer_.vectors(table_row, kValues, to, next_end - to, next);
     const int64_t even_first = first / kPerElement * kPerElement, even_end = round_up(end, kPerElement);
     vectors[even_first] = vectors[first];
     vectors[even_end - 1] = vectors[end - 1];
     for (int64_t j = even_first; j < even_end; j += kPerElement) {
+      for (int64_t i = j; i < min(j + kPerElement, next_end - to); ++i) fetch_lines(next[i] + offset, head_dim_);
       Products::expand_values(vectors + j, offset, head_dim_, ws.values + j / kPerElement * row_size_);
     }
 

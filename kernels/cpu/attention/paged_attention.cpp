@@ -5,11 +5,15 @@
 // in order; all others go in tiles of rows (attention_tile.h), one KV head per item. Only where there are fewer items
 // than threads are the keys of a sequence split, between partitions; these are joined at the end, in the same order as
 // where one item has them all. So results do not depend on how the work is cut (attention_state.h).
+//
+// Where streamed sequences have keys in common (shared_keys.h) these go first, in tiles whose rows are queries of all
+// of them, and each sequence goes on behind them.
 #include "paged_attention.h"
 
 #include "attention/attention_state.h"
 #include "attention/attention_stream.h"
 #include "attention/attention_tile.h"
+#include "attention/shared_keys.h"
 #include "cpu.h"
 #include "kernels.h"
 #include "simd.h"
@@ -26,7 +30,9 @@ struct SequencePlan {
   int64_t partial_base;  // floats; of this sequence's first partial
   int64_t key_begin;     // first key that any of its queries sees
   int64_t first_partition;
-  int64_t num_partitions;  // that any of its queries sees
+  int64_t num_partitions;   // that any of its queries sees
+  int64_t num_shared_keys;  // read with others
+  WaitingStates states;     // after these; without memory where there are none
   int32_t num_splits;
   int32_t num_head_parts;
   int32_t num_row_tiles;
@@ -54,16 +60,19 @@ class PagedAttention {
       partials_ =
           static_cast<float*>(scratch(Scratch::kPartial, static_cast<size_t>(num_partial_floats) * sizeof(float)));
     }
-    const int64_t num_items = plan_[args_.num_seqs].first_item;
-    if (work_ < kWorthForking) {
-      for (int64_t i = 0; i < num_items; ++i) run_item(i);
-    } else {
-      parallel_tasks(num_items, [this](int64_t i) { run_item(i); });
-    }
+    if (shares_keys() && num_partial_floats == 0 && work_ >= kWorthForking) attend_shared();
+    for_items(plan_[args_.num_seqs].first_item, [this](int64_t i) { run_item(i); });
     if (num_partial_floats > 0) merge();
   }
 
  private:
+  // fn(i) for 0 <= i < num_items, by all threads where that pays.
+  template <class Fn>
+  void for_items(int64_t num_items, const Fn& fn) const {
+    if (work_ >= kWorthForking) return parallel_tasks(num_items, fn);
+    for (int64_t i = 0; i < num_items; ++i) fn(i);
+  }
+
   int64_t num_queries(int64_t seq) const { return args_.query_start[seq + 1] - args_.query_start[seq]; }
 
   int64_t first_key(int64_t seq) const {
@@ -79,6 +88,8 @@ class PagedAttention {
       const int64_t queries = num_queries(s);
       SequencePlan& plan = plan_[s];
       plan.key_begin = first_key(s);
+      plan.num_shared_keys = 0;
+      plan.states = {};
       plan.is_streamed = queries == 1 && group_ <= kMaxStreamGroup;
       plan.num_row_tiles = static_cast<int32_t>(plan.is_streamed ? 1 : ceil_div(queries * group_, kTileRows));
       num_unsplit += plan.num_row_tiles * num_kv_heads;
@@ -109,6 +120,65 @@ class PagedAttention {
     return num_queries(seq) * args_.num_heads * partial_size(args_.pool.head_dim);
   }
 
+  // Keys that streamed sequences have in common.
+  void attend_shared() {
+    const SharedKeys shared(args_, [this](int64_t s) { return plan_[s].is_streamed && plan_[s].key_begin == 0; });
+    if (shared.num_spans() == 0) return;
+    const int64_t num_places = shared.num_places(), row_size = stream_.row_size();
+    const int64_t state_size = WaitingStates::size(args_.num_heads, row_size);
+    int64_t num_states = 0;
+    for (int64_t i = 0; i < num_places; ++i) num_states += ceil_div(shared.num_keys(i), kPartition);
+    const size_t bytes = static_cast<size_t>(num_places) * (sizeof(WaitingStates) + sizeof(int32_t)) +
+                         static_cast<size_t>(num_states * state_size) * sizeof(float);
+    float* data = static_cast<float*>(scratch(Scratch::kPartial, bytes));
+    WaitingStates* states = reinterpret_cast<WaitingStates*>(data + num_states * state_size);
+    int32_t* tokens = reinterpret_cast<int32_t*>(states + num_places);
+    for (int64_t i = 0; i < num_places; ++i) {
+      const int32_t seq = shared.sequence(i);
+      tokens[i] = args_.query_start[seq];
+      states[i] = {data, args_.num_heads, row_size};
+      data += ceil_div(shared.num_keys(i), kPartition) * state_size;
+      if (shared.num_keys(i) == 0) continue;
+      plan_[seq].num_shared_keys = shared.num_keys(i);
+      plan_[seq].states = states[i];
+      if (args_.num_shared_keys != nullptr) *args_.num_shared_keys += shared.num_keys(i);
+    }
+    run_spans(shared, tokens, states);
+  }
+
+  // tokens, states: of each place.
+  void run_spans(const SharedKeys& shared, const int32_t* tokens, const WaitingStates* states) const {
+    const int64_t num_heads = args_.pool.num_kv_heads;
+    const auto num_tiles = [this](const SharedSpan& span) { return ceil_div(span.count * group_, kTileRows); };
+    int64_t num_whole = 0;  // items, each with all of the span's keys
+    for (int64_t i = 0; i < shared.num_spans(); ++i) num_whole += num_tiles(shared.span(i)) * num_heads;
+    const int64_t wanted = num_threads_ == 1 ? 1 : ceil_div(4 * num_threads_, num_whole);
+    const auto num_pieces = [wanted](const SharedSpan& span) {
+      return min(wanted, ceil_div(span.key_end - span.key_begin, kPartition));
+    };
+    int64_t num_items = 0;
+    for (int64_t i = 0; i < shared.num_spans(); ++i) {
+      num_items += num_tiles(shared.span(i)) * num_heads * num_pieces(shared.span(i));
+    }
+    for_items(num_items, [&](int64_t item) {
+      int64_t i = 0;
+      for (;; ++i) {
+        const int64_t items = num_tiles(shared.span(i)) * num_heads * num_pieces(shared.span(i));
+        if (item < items) break;
+        item -= items;
+      }
+      const SharedSpan& span = shared.span(i);
+      const int64_t tile = item % num_tiles(span), head = item / num_tiles(span) % num_heads;
+      const int64_t piece = item / num_tiles(span) / num_heads;
+      const int64_t begin = span.key_begin / kPartition, end = ceil_div(span.key_end, kPartition);
+      const int64_t row_begin = tile * kTileRows, row_end = min(row_begin + kTileRows, span.count * group_);
+      tile_.run_shared(args_.rows[shared.sequence(span.first)], head, row_begin, row_end,
+                       cut(begin, end, piece, num_pieces(span)) * kPartition,
+                       min(span.key_end, cut(begin, end, piece + 1, num_pieces(span)) * kPartition),
+                       tokens + span.first, states + span.first);
+    });
+  }
+
   int64_t sequence_of(int64_t item) const {
     int64_t low = 0, high = args_.num_seqs;  // plan_[low].first_item <= item < plan_[high].first_item
     while (high - low > 1) {
@@ -129,13 +199,14 @@ class PagedAttention {
 
     const int64_t seq_len = args_.seq_lens[seq], num_kv_heads = args_.pool.num_kv_heads;
     const int64_t begin = plan.first_partition, end = begin + plan.num_partitions;
-    const int64_t key_begin = max(plan.key_begin, cut(begin, end, split, plan.num_splits) * kPartition);
+    const int64_t unshared = max(plan.key_begin, plan.num_shared_keys);
+    const int64_t key_begin = max(unshared, cut(begin, end, split, plan.num_splits) * kPartition);
     const int64_t key_end = min(seq_len, cut(begin, end, split + 1, plan.num_splits) * kPartition);
     float* partials = plan.num_splits > 1 ? partials_ + plan.partial_base : nullptr;
     const AttentionSink sink{&args_, args_.query_start[seq], partials, begin, partition_size(seq)};
     if (plan.is_streamed) {
       stream_.run(args_.rows[seq], cut(0, num_kv_heads, head_part, plan.num_head_parts),
-                  cut(0, num_kv_heads, head_part + 1, plan.num_head_parts), key_begin, key_end, sink);
+                  cut(0, num_kv_heads, head_part + 1, plan.num_head_parts), key_begin, key_end, plan.states, sink);
     } else {
       const int64_t row_begin = row_tile * kTileRows;
       const int64_t row_end = min(row_begin + kTileRows, num_queries(seq) * group_);
