@@ -22,6 +22,7 @@ def make_core(config: EngineConfig) -> Any:
     from vllm.v1.executor import Executor
 
     from vllm_engine.runner.cpu_seeds import mend_seeds
+    from vllm_engine.runner.cpu_threads import limit_threads
     from vllm_engine.runner.model_runner import runner_here
     from vllm_engine.scheduler import SteeredAsyncScheduler, SteeredScheduler
 
@@ -33,8 +34,11 @@ def make_core(config: EngineConfig) -> Any:
         vllm_config = EngineArgs(**arguments | {"enable_prefix_caching": False}).create_engine_config()
     scheduling = vllm_config.scheduler_config
     scheduling.scheduler_cls = SteeredAsyncScheduler if scheduling.async_scheduling else SteeredScheduler
+    is_on_cpu = vllm_config.device_config.device_type == "cpu"
+    if is_on_cpu and vllm_config.parallel_config.distributed_executor_backend == "uni":
+        limit_threads(vllm_config)
     core = EngineCore(vllm_config, Executor.get_class(vllm_config), log_stats=False)
-    if vllm_config.device_config.device_type == "cpu" and (runner := runner_here(core)) is not None:
+    if is_on_cpu and (runner := runner_here(core)) is not None:
         mend_seeds(runner)
     return core
 
