@@ -30,6 +30,7 @@ def add_vllm_options(parser: argparse.ArgumentParser, chosen: list[str]) -> None
     parser.add_argument("--vllm-python", type=Path, required=True, help="of an environment by tools/vllm_env.py")
     parser.add_argument("--vllm-environment", default="", help="assignments for every vLLM, such as LD_PRELOAD=...")
     parser.add_argument("--servers", nargs="+", choices=("stock", "plugin", "vllm", "own"), default=chosen)
+    parser.add_argument("--plugin-itl-ms", type=float, nargs="+", help="one plug-in each (default: as other servers)")
     parser.add_argument("--model", default="100m", help="demo, 15m, 100m, 0.5b or a checkpoint's folder")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--max-num-seqs", type=int, default=128)
@@ -53,14 +54,18 @@ def vllm_contestants(arguments: argparse.Namespace, data: Path) -> list[Contesta
     cache = f"--kv-cache-memory-bytes {arguments.cache_gib}G"
     main = f"{python} -c {shlex.quote(VLLM_MAIN)} serve {{model}} --port {{port}}"
     stock = f"{prefix}VLLM_CPU_KVCACHE_SPACE={arguments.cache_gib} {main} {limits} --scheduling-policy priority"
-    said = {"hocket": {"ttft_target_ms": ttft_ms, "itl_target_ms": itl_ms, "max_offline_step_ms": itl_ms}}
-    braces = json.dumps(said).replace("{", "{{").replace("}", "}}")
-    plugin = f"--scheduler-cls {PLUG_IN} --additional-config {shlex.quote(braces)}"
+
+    def plugin(itl_ms: float) -> Contestant:
+        said = {"hocket": {"ttft_target_ms": ttft_ms, "itl_target_ms": itl_ms, "max_offline_step_ms": itl_ms}}
+        braces = json.dumps(said).replace("{", "{{").replace("}", "}}")
+        command = f"{stock} --scheduler-cls {PLUG_IN} --additional-config {shlex.quote(braces)}"
+        return Contestant(f"the plug-in, {itl_ms:g} ms", command, _BY_PRIORITY, False)
+
     steered = f"--engine vllm --vllm-python {python} --data-dir {data}/vllm"
     known = {
-        "stock": Contestant("stock vLLM", stock, _BY_PRIORITY, False),
-        "plugin": Contestant("the plug-in", f"{stock} {plugin}", _BY_PRIORITY, False),
-        "vllm": Contestant("hocket on vLLM", f"{prefix}{ours} {cache} {steered}", _FLEX, True),
-        "own": Contestant("hocket", f"{ours} {cache} --data-dir {data}/own", _FLEX, True),
+        "stock": [Contestant("stock vLLM", stock, _BY_PRIORITY, False)],
+        "plugin": [plugin(told_ms) for told_ms in arguments.plugin_itl_ms or [itl_ms]],
+        "vllm": [Contestant("hocket on vLLM", f"{prefix}{ours} {cache} {steered}", _FLEX, True)],
+        "own": [Contestant("hocket", f"{ours} {cache} --data-dir {data}/own", _FLEX, True)],
     }
-    return [known[name] for name in arguments.servers]
+    return [contestant for name in arguments.servers for contestant in known[name]]

@@ -1,7 +1,8 @@
 """Online requests beside long jobs: stock vLLM, vLLM steered by our core, and our own worker, in one run.
 
     python -m bench.run.vllm.coserving --vllm-python build/vllm-env/bin/python    # docs/results/vllm_coserving.*
-    python -m bench.run.vllm.coserving --vllm-python ... --servers stock plugin --name vllm_plugin --seconds 40
+    python -m bench.run.vllm.coserving --vllm-python ... --servers stock plugin --plugin-itl-ms 80 40 \\
+        --name vllm_plugin --seconds 30                                    # without our gateway
     python -m bench.run.vllm.coserving --vllm-python ... --model demo --dtype float32 --quick --output /tmp
 
 Online: Poisson at --rate, 128 tokens in, 32 out. Offline: --in-flight long jobs, 128 in, 256 out, each followed by
