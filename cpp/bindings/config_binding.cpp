@@ -102,7 +102,7 @@ void bind_config(py::module_& module) {
           "unit_bytes"_a = 0.0, "latency_deviation"_a = Estimates().latency_deviation, "disk_bytes_per_second"_a = 0.0,
           "latency_margin"_a = StepMargin::kLeast)
       .def_property_readonly("latency", [](const Estimates& self) { return self.latency; })
-      .def("itl_seconds", &Estimates::itl_seconds, "max_num_seqs"_a);
+      .def("itl_seconds", py::overload_cast<int32_t>(&Estimates::itl_seconds, py::const_), "max_num_seqs"_a);
 }
 
 #undef HOCKET_FIELD

@@ -23,7 +23,7 @@ from gateway.cli.parser import count, said
 from gateway.cli.vllm_flags import add_vllm_flags
 from gateway.config.config import GatewayConfig
 from gateway.config.target_defaults import parse_key_targets
-from schedcore.api.config import EngineConfig
+from schedcore.api.config import MOST_OFFLINE_STEP_MS, EngineConfig
 from schedcore.api.setting import Setting, settings
 from schedcore.latency.latency_profile import read_profile
 
@@ -155,8 +155,8 @@ def engine_config(options: Mapping[str, Any], model: Path, name: str) -> EngineC
     fields |= {"model": str(model), "served_model_name": name}
     fields["scheduler_options"] = tuple(fields.get("scheduler_options", ()))
     try:
-        longest = min(EngineConfig(model="").max_offline_step_ms, OFFLINE_STEP_SHARE * _tightest_ttft_ms(options))
-        fields.setdefault("max_offline_step_ms", longest)
+        if (tightest := _tightest_ttft_ms(options)) < math.inf:
+            fields.setdefault("max_offline_step_ms", min(MOST_OFFLINE_STEP_MS, OFFLINE_STEP_SHARE * tightest))
         if (ttft_ms := options.get("ttft_target_ms")) is not None:
             fields.setdefault("max_ttft_ms", max(LEAST_MAX_TTFT_MS, MAX_TTFT_TARGETS * ttft_ms))
         config = EngineConfig(**fields)

@@ -21,6 +21,8 @@ KV_CACHE_DTYPES = ("auto", "bfloat16", "int8")
 SPECULATIONS = ("auto", "off")
 CACHE_KINDS = ("kv", "auto", "hidden")
 STARVING_TURN_MS = 2000.0  # that who had waited for long is served while others have waited as long
+LEAST_OFFLINE_STEP_MS = 50.0  # shorter steps of offline work cost more than they bring
+MOST_OFFLINE_STEP_MS = 100.0  # that a first token waits for it
 VLLM_POLICY = "vllm"  # of the vLLM engine: its scheduler is left as it is
 
 _KIND_POLICIES = {"kv": (*POLICIES, VLLM_POLICY), "auto": ("apt", "hocket"), "hidden": ("fcfs",)}  # that decide so
@@ -108,15 +110,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
         POSITIVE,
     ] = None
-    max_offline_step_ms: Annotated[
-        float,
+    max_offline_step_ms: Annotated[  # None: derived from the latency model, once
+        float | None,
         _engine(
-            "to which offline work may stretch a step; whoever arrives waits for its end (default: {default}, or a "
-            "quarter of --ttft-target-ms)",
+            "to which offline work may stretch a step; whoever arrives waits for its end (default: the time of a usual "
+            "decode step, between 50 and 100, and a quarter of --ttft-target-ms at most)",
             "MS",
         ),
         POSITIVE,
-    ] = 100
+    ] = None
     scheduler_options: Annotated[  # schedcore/api/scheduler_options.py
         tuple[str, ...],
         _engine(

@@ -34,6 +34,10 @@ struct Estimates {
         .num_decodes = num_decodes, .decode_context = num_decodes * kUsualContext, .max_context = kUsualContext};
     return std::max(kLeastItlSeconds, 2 * latency.predict(usual));
   }
+  // The same beside decodes that take so long: where they are fewer, or shorter, readers feel less.
+  double itl_seconds(int32_t max_num_seqs, double decode_seconds) const {
+    return std::min(itl_seconds(max_num_seqs), std::max(kLeastItlSeconds, 2 * decode_seconds));
+  }
   double transfer_seconds(int64_t num_units) const {
     return host_bytes_per_second > 0 ? static_cast<double>(num_units) * unit_bytes / host_bytes_per_second : 0.0;
   }

@@ -91,8 +91,8 @@ class HocketPolicy final : public Policy {
     for (const Slot slot : under_way_) prompts_.push_back(prompt(snapshot, slot, {}));
     pick_residents(snapshot, composition);
     if (config_.enable_deadlines) {
-      builder_.limit_seconds(
-          std::min(seconds_before_deadline(snapshot, decoding_), seconds_beside_readers(config_, snapshot, decoding_)));
+      builder_.limit_seconds(std::min(seconds_before_deadline(snapshot, decoding_),
+                                      seconds_beside_readers(config_, snapshot, decoding_, decode_seconds_)));
     }
     prefill_online(snapshot);
     fill_offline(snapshot, composition);

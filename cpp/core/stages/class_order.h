@@ -86,9 +86,11 @@ inline double seconds_before_deadline(const Snapshot& snapshot, std::span<const 
 }
 
 // To which prompts may stretch a step with these online decodes: where somebody reads along without a target, no prompt
-// takes the whole step away. Infinite where nobody does, or nothing is known of step times.
+// takes the whole step away. Infinite where nobody does, or nothing is known of step times. decode_seconds: that the
+// decodes of the step take; infinite: as many as are usual.
 inline double seconds_beside_readers(const SchedulerConfig& config, const Snapshot& snapshot,
-                                     std::span<const Slot> decoding) {
+                                     std::span<const Slot> decoding,
+                                     double decode_seconds = std::numeric_limits<double>::infinity()) {
   const RequestTable& requests = snapshot.requests;
   const bool any_without_target = std::ranges::any_of(decoding, [&](Slot slot) {
     return requests.request_class[slot] == kOnlineClass &&
@@ -96,7 +98,7 @@ inline double seconds_beside_readers(const SchedulerConfig& config, const Snapsh
   });
   if (!any_without_target) return std::numeric_limits<double>::infinity();
   return config.max_decode_step_ms > 0 ? config.max_decode_step_ms / 1000
-                                       : snapshot.estimates.itl_seconds(config.max_num_seqs);
+                                       : snapshot.estimates.itl_seconds(config.max_num_seqs, decode_seconds);
 }
 
 // What offline work may make of a step that takes `seconds` with these grants of online requests. A target says how
