@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from schedcore.api.config import MOST_OFFLINE_STEP_MS, STARVING_TURN_MS, VLLM_POLICY, EngineConfig
+from schedcore.api.config import STARVING_TURN_MS, VLLM_POLICY, EngineConfig
 from schedcore.api.scheduler_options import parse_scheduler_options
 from schedcore.record.decision_record import check_new
 from schedcore.tiers.session_files import PARTS_PER_BOOK
@@ -108,7 +108,7 @@ def advisor_settings(config: EngineConfig) -> dict[str, Any]:
         "starving_turn_ms": STARVING_TURN_MS,
         "max_ttft_ms": config.max_ttft_ms or math.inf,
         "max_decode_step_ms": config.max_decode_step_ms or 0.0,
-        "max_offline_step_ms": config.max_offline_step_ms or MOST_OFFLINE_STEP_MS,
+        "max_offline_step_ms": config.max_offline_step_ms or 0.0,
         # Last: what was asked for by name counts.
         **parse_scheduler_options(config.scheduler_options, enable_chunked_prefill=config.enable_chunked_prefill),
     }

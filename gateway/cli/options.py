@@ -23,7 +23,7 @@ from gateway.cli.parser import count, said
 from gateway.cli.vllm_flags import add_vllm_flags
 from gateway.config.config import GatewayConfig
 from gateway.config.target_defaults import parse_key_targets
-from schedcore.api.config import MOST_OFFLINE_STEP_MS, EngineConfig
+from schedcore.api.config import EngineConfig
 from schedcore.api.setting import Setting, settings
 from schedcore.latency.latency_profile import read_profile
 
@@ -33,7 +33,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _GROUPS = ("server", "model", "engine", "fleet", "offline work", "limits")  # in the order of --help
 MAX_TTFT_TARGETS = 0.8  # of the target for the first token: predictions err, and who comes in is to be in time
 LEAST_MAX_TTFT_MS = 1000.0  # whoever is refused comes back no sooner than that
-OFFLINE_STEP_SHARE = 0.25  # of the target for the first token
+OFFLINE_STEP_SHARE, MOST_OFFLINE_STEP_MS = 0.25, 100.0  # of the target for the first token, and at most
 
 
 class OptionsError(Exception):

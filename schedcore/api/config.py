@@ -21,8 +21,6 @@ KV_CACHE_DTYPES = ("auto", "bfloat16", "int8")
 SPECULATIONS = ("auto", "off")
 CACHE_KINDS = ("kv", "auto", "hidden")
 STARVING_TURN_MS = 2000.0  # that who had waited for long is served while others have waited as long
-LEAST_OFFLINE_STEP_MS = 50.0  # shorter steps of offline work cost more than they bring
-MOST_OFFLINE_STEP_MS = 100.0  # that a first token waits for it
 VLLM_POLICY = "vllm"  # of the vLLM engine: its scheduler is left as it is
 
 _KIND_POLICIES = {"kv": (*POLICIES, VLLM_POLICY), "auto": ("apt", "hocket"), "hidden": ("fcfs",)}  # that decide so
@@ -110,7 +108,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
         POSITIVE,
     ] = None
-    max_offline_step_ms: Annotated[  # None: derived from the latency model, once
+    max_offline_step_ms: Annotated[  # None: derived from the latency model, step by step
         float | None,
         _engine(
             "to which offline work may stretch a step; whoever arrives waits for its end (default: the time of a usual "

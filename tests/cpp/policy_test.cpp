@@ -1,8 +1,10 @@
 #include "policies/policy.h"
 
+#include <cmath>
 #include <stdexcept>
 
 #include "policy_world.h"
+#include "stages/class_order.h"
 #include "testing.h"
 
 namespace hocket {
@@ -278,6 +280,20 @@ TEST(policy, hocket_serves_first_tokens_even_where_decodes_alone_take_longer) {
   w.waits("long", {.num_prompt = 400});
   const Names grants = w.grants();
   CHECK_EQ(grants.back(), std::string("long+64"));
+}
+
+// ---- who arrives beside offline work ----
+
+// 1 ms per token; 8 decodes are usual.
+TEST(policy, a_step_of_offline_work_is_as_long_as_the_machines_usual_ones) {
+  SchedulerConfig config = world_config("hocket");
+  config.max_offline_step_ms = 0;
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.0, 0.001))), 50);
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.060, 0.001))), 68);
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.200, 0.001))), 100);
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, Estimates{})), 100);  // nothing is known
+  config.max_offline_step_ms = 30;
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.200, 0.001))), 30);
 }
 
 // ---- tenants ----

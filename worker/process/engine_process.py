@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from schedcore._core import Scheduler
-from schedcore.api.config import LEAST_OFFLINE_STEP_MS, MOST_OFFLINE_STEP_MS, STARVING_TURN_MS, EngineConfig
+from schedcore.api.config import STARVING_TURN_MS, EngineConfig
 from schedcore.api.model_path import ModelNotFoundError
 from schedcore.api.scheduler_options import parse_scheduler_options
 from schedcore.api.types import GENERATION, EngineInfo
@@ -143,7 +143,6 @@ def _core_recipe(
     has_peers: bool,
 ) -> Recipe:
     memory = loaded.memory
-    estimates = _estimates_recipe(config, loaded, profile, mover)
     settings = Recipe(
         "SchedulerConfig",
         {
@@ -162,7 +161,7 @@ def _core_recipe(
             "starving_turn_ms": STARVING_TURN_MS,
             "max_ttft_ms": config.max_ttft_ms or math.inf,
             "max_decode_step_ms": config.max_decode_step_ms or 0.0,
-            "max_offline_step_ms": max_offline_step_ms(config, estimates),
+            "max_offline_step_ms": config.max_offline_step_ms or 0.0,
             "refine_latency": True,
             "max_guessed_tokens": max_guessed_tokens(config, loaded.config),
             **core_settings(config, loaded, mover, has_peers=has_peers),
@@ -171,7 +170,7 @@ def _core_recipe(
             **parse_scheduler_options(config.scheduler_options, enable_chunked_prefill=config.enable_chunked_prefill),
         },
     )
-    return Recipe("Scheduler", {"config": settings, "estimates": estimates})
+    return Recipe("Scheduler", {"config": settings, "estimates": _estimates_recipe(config, loaded, profile, mover)})
 
 
 def _estimates_recipe(
@@ -188,14 +187,6 @@ def _estimates_recipe(
     solver = {"costs": step_costs(coefficients, loaded.config.num_layers)} if config.policy == "ellm" else {}
     beliefs = {"latency_deviation": deviation, "latency_margin": FIRST_MARGIN, **tiers, **solver}
     return Recipe("Estimates", {"latency": latency, **beliefs})
-
-
-def max_offline_step_ms(config: EngineConfig, estimates: Recipe) -> float:
-    """Of no option: about what whoever arrives would wait for anyway, where others decode."""
-    if config.max_offline_step_ms is not None:
-        return config.max_offline_step_ms
-    usual_ms: float = 1000 * estimates.build().itl_seconds(config.max_num_seqs) / 2
-    return min(MOST_OFFLINE_STEP_MS, max(LEAST_OFFLINE_STEP_MS, usual_ms))
 
 
 def _max_decode_step_ms(config: EngineConfig, recipe: Recipe) -> float | None:

@@ -55,7 +55,7 @@ void SchedulerConfig::validate() const {
   require(max_decode_step_ms >= 0, "max_decode_step_ms must not be negative");
   require(deadline_quantile >= 0 && deadline_quantile < 1, "deadline_quantile must be at least 0 and below 1");
   require(length_quantile >= 0 && length_quantile < 1, "length_quantile must be at least 0 and below 1");
-  require(max_offline_step_ms > 0, "max_offline_step_ms must be positive");
+  require(max_offline_step_ms >= 0, "max_offline_step_ms must not be negative");
   require(enable_mixed_steps || !enable_chunked_prefill,
           "enable_mixed_steps=false needs enable_chunked_prefill=false: a chunk shares its step with decodes");
   require(token_composition == "greedy" || token_composition == "fastgen",

@@ -59,10 +59,10 @@ struct SchedulerConfig {
   double deadline_quantile = 0.999;
   // Of what an answer has left, by which the knapsack weighs it: between 0 and 1; 0: the mean.
   double length_quantile = 0.0;
-  double max_offline_step_ms = 100;        // to which offline work may stretch a step: an arrival waits for its end
-  bool enable_residents = true;            // knapsack over who holds memory; false: first come, first served
-  bool enable_deadlines = true;            // steps no longer than the tightest deadline allows
-  bool enable_plan_search = true;          // offline work by benefit per second; false: first come, first served
+  double max_offline_step_ms = 100;  // to which offline work may stretch a step; 0: derived (offline_step_seconds())
+  bool enable_residents = true;      // knapsack over who holds memory; false: first come, first served
+  bool enable_deadlines = true;      // steps no longer than the tightest deadline allows
+  bool enable_plan_search = true;    // offline work by benefit per second; false: first come, first served
   bool enable_task_aware_eviction = true;  // cached blocks that pending offline requests will use are kept longest
   bool enable_reserve = true;              // memory that offline work leaves to online bursts
 

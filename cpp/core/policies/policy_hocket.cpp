@@ -378,7 +378,8 @@ class HocketPolicy final : public Policy {
   void fill_offline(const Snapshot& snapshot, Composition* composition) {
     if (builder_.tokens_left() == 0) return;
     const IdleRoom room = room_beside_online(snapshot, composition->grants, builder_.seconds());
-    builder_.limit_seconds(std::min({builder_.max_seconds(), config_.max_offline_step_ms / 1000, room.seconds}));
+    const double longest = offline_step_seconds(config_, snapshot.estimates);
+    builder_.limit_seconds(std::min({builder_.max_seconds(), longest, room.seconds}));
     builder_.limit_tokens(room.tokens);
     offline_.begin(snapshot, snapshot.reserve_units);
     const bool has_favoured = offline_.advance_favoured(snapshot, running_favoured_, &builder_);

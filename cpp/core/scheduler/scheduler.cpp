@@ -157,7 +157,8 @@ void Scheduler::begin_step(double now) {
 
 // That a deadline, or the bound of offline steps, leaves the step.
 double Scheduler::seconds_limit() const {
-  return std::min(state_.config.max_offline_step_ms / 1000, tightest_slack(state_.snapshot(), state_.running));
+  return std::min(offline_step_seconds(state_.config, state_.estimates),
+                  tightest_slack(state_.snapshot(), state_.running));
 }
 
 void Scheduler::write_batch() {

@@ -80,7 +80,7 @@ double Speculation::max_seconds() const {
       std::ranges::any_of(running, [&](Slot slot) { return state_.requests.request_class[slot] != kOnlineClass; });
   const double seconds =
       std::min(seconds_before_deadline(snapshot, running), seconds_beside_readers(state_.config, snapshot, running));
-  return any_offline ? std::min(seconds, state_.config.max_offline_step_ms / 1000) : seconds;
+  return any_offline ? std::min(seconds, offline_step_seconds(state_.config, state_.estimates)) : seconds;
 }
 
 // Behind the match stands what would have been guessed, as far as it was right: a match that reaches what was then the

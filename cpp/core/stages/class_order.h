@@ -101,6 +101,14 @@ inline double seconds_beside_readers(const SchedulerConfig& config, const Snapsh
                                        : snapshot.estimates.itl_seconds(config.max_num_seqs, decode_seconds);
 }
 
+// To which offline work may stretch a step: whoever arrives waits for its end. Of no option it is half of what prompts
+// may beside readers, so that it grows with the machine's steps and not beyond what a first token should wait.
+inline double offline_step_seconds(const SchedulerConfig& config, const Estimates& estimates) {
+  constexpr double kLeast = 0.05, kMost = 0.1;
+  if (config.max_offline_step_ms > 0) return config.max_offline_step_ms / 1000;
+  return std::clamp(estimates.itl_seconds(config.max_num_seqs) / 2, kLeast, kMost);
+}
+
 // What offline work may make of a step that takes `seconds` with these grants of online requests. A target says how
 // much people shall feel of others' work; without one, who decodes and who waits for the first token feel next to
 // nothing.
