@@ -219,11 +219,9 @@ class _Server:
             f"ready after {time.monotonic() - self._started:.1f} s: {info.dtype} on {info.device}, "
             f"context {info.max_model_len} tokens"
         )
-        if info.max_decode_step_ms is not None:
-            say(
-                f"prompts stretch a step in which others decode to {info.max_decode_step_ms:.0f} ms at most "
-                "(--max-decode-step-ms, --itl-target-ms)"
-            )
+        if (most_ms := info.max_decode_step_ms) is not None:
+            most = f"{most_ms:.0f} ms at most" if most_ms else "twice the time of its decodes"
+            say(f"prompts stretch a step in which others decode to {most} (--max-decode-step-ms, --itl-target-ms)")
         if info.host_cache_bytes > 0:
             of_sessions = " of sessions" if info.host_keeps_sessions_only else ""
             say(

@@ -224,8 +224,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     max_num_batched_tokens: int
     policy: str
     startup_seconds: float
-    # To which prompts stretch a step in which others decode, at the start: later it follows the measured step times,
-    # unless it was set. None: they may take whole steps.
+    # To which prompts stretch a step in which others decode, as told or as a latency profile has it. 0: to twice the
+    # time of its decodes, of which nothing has been measured yet. None: they may take whole steps.
     max_decode_step_ms: float | None = None
     max_ttft_ms: float | None = None  # online requests whose first token is predicted to come later are refused
     host_cache_bytes: int = 0  # of the host tier; 0: there is none

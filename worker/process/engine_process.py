@@ -192,9 +192,12 @@ def _estimates_recipe(
 def _max_decode_step_ms(config: EngineConfig, recipe: Recipe) -> float | None:
     if config.policy != "hocket" or recipe.argument("config", "enable_deadlines") is False:
         return None
+    if config.max_decode_step_ms is not None or config.latency_profile is None:
+        return config.max_decode_step_ms or 0.0
     estimates = recipe.arguments["estimates"]
     assert isinstance(estimates, Recipe)
-    return config.max_decode_step_ms or 1000 * estimates.build().itl_seconds(config.max_num_seqs)
+    seconds: float = estimates.build().itl_seconds(config.max_num_seqs)
+    return 1000 * seconds
 
 
 def _describe(
