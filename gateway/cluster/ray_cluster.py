@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -38,7 +39,8 @@ def connected(address: str) -> Iterator[None]:
             "(`ray start --head` makes one; its token: RAY_AUTH_TOKEN or ~/.ray/auth_token)"
         ) from None
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):  # where Ray's threads say that a machine is lost
+            yield
     except RayError as error:
         raise RayFleetError(f"the Ray cluster at {address}: {' '.join(str(error).split())[:500]}") from None
     finally:
