@@ -282,16 +282,31 @@ TEST(policy, hocket_serves_first_tokens_even_where_decodes_alone_take_longer) {
   CHECK_EQ(grants.back(), std::string("long+64"));
 }
 
+// ---- who would be late ----
+
+// 1 ms per token, steps that may take twice as long as predicted.
+TEST(policy, a_long_prompt_that_can_just_come_in_time_is_not_late) {
+  PolicyWorld w(world_config("hocket"));
+  w.estimates = linear_seconds(0.0, 0.001);
+  w.estimates.margin = StepMargin(2.0);
+  w.max_num_tokens = 500;
+  w.waits("short", {.num_prompt = 20, .ttft_target = w.now + 1.0, .first_token = 1000});
+  w.waits("long", {.num_prompt = 200, .ttft_target = w.now + 0.3});
+  w.waits("too long", {.num_prompt = 250, .ttft_target = w.now + 0.2, .first_token = 2000});
+  CHECK_EQ(w.grants(), (Names{"long+200", "short+20", "too long+250"}));
+}
+
 // ---- who arrives beside offline work ----
 
 // 1 ms per token; 8 decodes are usual.
 TEST(policy, a_step_of_offline_work_is_as_long_as_the_machines_usual_ones) {
   SchedulerConfig config = world_config("hocket");
   config.max_offline_step_ms = 0;
+  const Estimates unknown;
   CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.0, 0.001))), 50);
   CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.060, 0.001))), 68);
   CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.200, 0.001))), 100);
-  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, Estimates{})), 100);  // nothing is known
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, unknown)), 100);
   config.max_offline_step_ms = 30;
   CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.200, 0.001))), 30);
 }

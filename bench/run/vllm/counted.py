@@ -29,6 +29,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from bench.lib.table import render
 from bench.run.parts.vllm_steering import MODEL, ManualClock, runner_output
+from gateway.cli.options import LEAST_MAX_TTFT_MS, MAX_TTFT_TARGETS
 from schedcore.latency.latency_profile import LatencyCoefficients
 from vllm_engine.first_estimate import estimates
 from vllm_engine.make_advisor import make_advisor
@@ -38,7 +39,6 @@ from vllm_engine.steering import EXTRA, Steering
 STOCK = "stock"
 BLOCK_SIZE, CACHE_TOKENS, MAX_MODEL_LEN = 32, 200_000, 2048
 STOP_SECONDS, NAP_SECONDS = 5.0, 0.001
-LEAST_MAX_TTFT_MS = 1_000.0
 TOLD = 0.8  # of the targets: what the advisor is told of them
 HEADER = ("req/s", "policy", "both %", "TTFT %", "ITL %", "refused", "TTFT p50", "p99", "ITL p99", "steps")
 
@@ -122,7 +122,7 @@ class Run:
             decode_context=1e-4 * per_token,
             overlap=0.0,
         )
-        max_ttft_ms = max(LEAST_MAX_TTFT_MS, 0.8 * TOLD * args.ttft_ms)  # as the gateway derives it
+        max_ttft_ms = max(LEAST_MAX_TTFT_MS, MAX_TTFT_TARGETS * TOLD * args.ttft_ms)  # as the gateway derives it
         settings = {"policy": policy, "max_ttft_ms": max_ttft_ms, "max_wait_ms": 10_000.0}
         advisor = make_advisor(self._scheduler, settings | {"starving_turn_ms": 2_000.0}, estimates(beliefs))
         self._scheduler.steer(Steering(advisor, self._clock, self._scheduler.is_exact))

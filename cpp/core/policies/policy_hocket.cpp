@@ -14,11 +14,10 @@
 //                  less the margin that steps have needed (step_margin.h). Where somebody decodes without a target,
 //                  prompts stretch it to max_decode_step_ms at most: they never take a whole step.
 //   3  chunks      Decodes first, then prompts by priority; equal ones by deadline, those that would be late last.
-//   While
-//                  memory is contended the densest come first instead: by deadline, everybody's would be missed by a
-//                  little. Tenants that have been served less go before others. Equals, and all of a tenant's where
-//                  there is neither a target nor contention, in order of arrival. Beside others' decodes a tenant's
-//                  waiting requests come in by halves (newcomers.h).
+//                  While memory is contended the densest come first instead: by deadline, everybody's would be missed
+//                  by a little. Tenants that have been served less go before others. Equals, and all of a tenant's
+//                  where there is neither a target nor contention, in order of arrival. Beside others' decodes a
+//                  tenant's waiting requests come in by halves (newcomers.h).
 //   4  offline     Plan search over the offline queue in what is left of time and memory, less the reserve. It makes no
 //                  step longer than max_offline_step_ms, since whoever arrives waits for the step's end; and next to
 //                  no longer than without it, where an online request without a target is served (idle_share.h).
@@ -157,7 +156,8 @@ class HocketPolicy final : public Policy {
   }
 
   // A prompt whose token would miss its deadline although the next step computed all of it. Served by deadline, one
-  // after the other would be on the point of it, and late by a little.
+  // after the other would be on the point of it, and late by a little. A long prompt that can just come in time is none
+  // of them, so the margin is of the decodes only.
   bool will_be_late(const Snapshot& snapshot, Slot slot) const {
     const RequestTable& requests = snapshot.requests;
     const double deadline = requests.deadline(slot);
@@ -165,7 +165,7 @@ class HocketPolicy final : public Policy {
     if (deadline == std::numeric_limits<double>::infinity()) return false;
     const int32_t num_there = std::max(requests.num_cached_hint[slot], requests.num_computed_tokens[slot]);
     const double own = snapshot.estimates.prefill_seconds(num_there, requests.num_tokens[slot] - num_there);
-    return deadline < snapshot.now + snapshot.estimates.margin.value() * (decode_seconds_ + own);
+    return deadline < snapshot.now + snapshot.estimates.margin.value() * decode_seconds_ + own;
   }
 
   bool is_starving(const Snapshot& snapshot, Slot slot) const {
