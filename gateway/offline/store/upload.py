@@ -14,10 +14,12 @@ from typing import BinaryIO, Self, TypeVar
 from gateway.offline.database.threads import StoreThreads
 from gateway.offline.store.accounts import FILE_BYTES, Accounts
 from gateway.offline.store.directory import DataDirectory, full_disk_is_an_api_error
+from gateway.protocol.errors import QuotaError
 
 T = TypeVar("T")
 
-_PIECE_BYTES = 2**20
+_PIECE_BYTES = 2**18  # to the disk at once: somebody's token waits for a core that writes
+_AHEAD_BYTES = 2**22
 
 
 class Upload:
@@ -39,20 +41,34 @@ class Upload:
         self.num_bytes += len(piece)
         self._waiting += piece
         if len(self._waiting) >= _PIECE_BYTES:
-            await self.take_all()
+            await self._take_ahead()
             await self._in_thread(self._flush)
 
     async def take_all(self) -> None:
         """For what has been written so far the tenant has room. Raises QuotaError."""
-        missing = self.num_bytes + FILE_BYTES - self._num_taken
-        if missing > 0:
-            self._accounts.begin_upload(self._tenant, missing)
-            try:
-                await self._threads.write(lambda connection: self._accounts.check(connection, self._tenant, 0))
-            except BaseException:
-                self._accounts.end_upload(self._tenant, missing)
-                raise
-            self._num_taken += missing
+        if (missing := self._missing()) > 0:
+            await self._take(missing)
+
+    async def _take_ahead(self) -> None:
+        """As `take_all`, and for as much again, so that a look at the quota is not needed for every piece."""
+        if (missing := self._missing()) <= 0:
+            return
+        try:
+            await self._take(missing + min(self.num_bytes, _AHEAD_BYTES))
+        except QuotaError:
+            await self._take(missing)
+
+    def _missing(self) -> int:
+        return self.num_bytes + FILE_BYTES - self._num_taken
+
+    async def _take(self, num_bytes: int) -> None:
+        self._accounts.begin_upload(self._tenant, num_bytes)
+        try:
+            await self._threads.write(lambda connection: self._accounts.check(connection, self._tenant, 0))
+        except BaseException:
+            self._accounts.end_upload(self._tenant, num_bytes)
+            raise
+        self._num_taken += num_bytes
 
     async def publish(self, target: Path) -> None:
         """Afterwards the file is there, whole, whatever happens. The context may end meanwhile; whoever published calls

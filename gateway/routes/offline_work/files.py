@@ -34,7 +34,7 @@ from gateway.routes.common import json_response
 from gateway.routes.offline_work.store import offline_store
 from gateway.services import SERVICES
 
-_PIECE_BYTES = 2**18
+_PIECE_BYTES = 2**16  # looked through at once, while somebody's token waits
 _MAX_FIELD_BYTES = 1024
 _MAX_FIELDS = 32
 _MAX_FILENAME = 255

@@ -163,6 +163,16 @@ async def test_uploads_that_are_open_count_while_they_come(open_store: type_of_o
     await upload(store, bytes(4_900_000), TENANT)
 
 
+async def test_an_upload_that_just_fits_is_taken_piece_by_piece(open_store: type_of_open) -> None:
+    store = await open_store(quota=Quota(3_000_000 + FILE_BYTES, 10))
+    async with store.upload(TENANT) as part:
+        for _ in range(30):
+            await part.write(bytes(100_000))
+        await store.create_file(part, tenant=TENANT, purpose="batch", filename="a", expires_after=None)
+    with pytest.raises(QuotaError):
+        await upload(store, b"", TENANT)
+
+
 async def test_nothing_begins_once_the_quota_is_used(open_store: type_of_open) -> None:
     store = await open_store(quota=Quota(100_000, 10))
     file_id = await upload(store, bytes(90_000), TENANT)
