@@ -82,7 +82,11 @@ class World:
             plan = self.core.schedule(0.0)
             logits = [self.step(plan, i) for i in range(2)]
             assert torch.equal(*logits)
-            assert self.forwards[0].greedy_tokens(plan).tolist() == logits[0].argmax(-1).tolist()
+            for forward in self.forwards:
+                assert forward.greedy_tokens(plan).tolist() == logits[0].argmax(-1).tolist()
+                tokens, of_tokens = forward.greedy(plan)
+                assert tokens.tolist() == logits[0].argmax(-1).tolist()
+                assert torch.equal(of_tokens, logits[0])
             assert torch.equal(self.pools[0].data, self.pools[1].data)
             self.core.commit(logits[0].argmax(-1).to(torch.int32).numpy(), 0.0)
             num_steps += 1

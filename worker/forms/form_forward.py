@@ -40,10 +40,11 @@ class FormForward:
 
     def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
         self._project(plan)
-        if not has_forms(plan):
-            return self.plain.greedy_tokens(plan)
-        with torch.inference_mode():
-            return ops.argmax(self._logits(plan, sampled_tokens(plan)))
+        return self._greedy(plan)[0] if has_forms(plan) else self.plain.greedy_tokens(plan)
+
+    def greedy(self, plan: BatchPlan) -> tuple[Int32Array, Tensor]:
+        self._project(plan)
+        return self._greedy(plan) if has_forms(plan) else self.plain.greedy(plan)
 
     def _project(self, plan: BatchPlan) -> None:
         """Blocks that become K and V do so before anything else of the plan is done, but its block table changes."""
@@ -58,3 +59,8 @@ class FormForward:
 
     def _logits(self, plan: BatchPlan, sample_tokens: Int32Array, *others: Parcel) -> Tensor:
         return self._decoder.model.compute_logits(self._hidden(plan, sample_tokens, *others))
+
+    @torch.inference_mode()
+    def _greedy(self, plan: BatchPlan) -> tuple[Int32Array, Tensor]:
+        logits = self._logits(plan, sampled_tokens(plan))
+        return ops.argmax(logits), logits

@@ -95,8 +95,12 @@ class DecodeGraphs:
         return self._logits[: plan.num_seqs]
 
     def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
-        with torch.inference_mode():
-            return ops.argmax(self.logits(plan, sampled_tokens(plan)))
+        return self.greedy(plan)[0]
+
+    @torch.inference_mode()
+    def greedy(self, plan: BatchPlan) -> tuple[Int32Array, Tensor]:
+        logits = self.logits(plan, sampled_tokens(plan))
+        return ops.argmax(logits), logits
 
     def _run(self, size: int) -> None:
         hidden = self._model.forward(self._inputs.batches[size], self._pool)

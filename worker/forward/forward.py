@@ -38,6 +38,9 @@ class Forward(Protocol):
     def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
         """The likeliest token of each of plan.sample_seqs."""
 
+    def greedy(self, plan: BatchPlan) -> tuple[Int32Array, Tensor]:
+        """Likewise, and the logits that they come from, as of logits()."""
+
 
 class LayerByLayer:
     """Every model on every device."""
@@ -51,9 +54,13 @@ class LayerByLayer:
     def logits(self, plan: BatchPlan, sample_tokens: Int32Array, *others: Parcel) -> Tensor:
         return self._model.compute_logits(self.hidden(plan, sample_tokens, *others))
 
-    @torch.inference_mode()
     def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
-        return ops.argmax(self.logits(plan, sampled_tokens(plan)))
+        return self.greedy(plan)[0]
+
+    @torch.inference_mode()
+    def greedy(self, plan: BatchPlan) -> tuple[Int32Array, Tensor]:
+        logits = self.logits(plan, sampled_tokens(plan))
+        return ops.argmax(logits), logits
 
 
 class NativeForward:
@@ -70,3 +77,6 @@ class NativeForward:
 
     def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
         return self.step.greedy_tokens(plan)
+
+    def greedy(self, plan: BatchPlan) -> tuple[Int32Array, Tensor]:
+        return self.step.greedy(plan)

@@ -24,32 +24,35 @@ Rows = npt.NDArray[np.int64]
 
 
 class FollowedRows:
-    """Of one step: rows that are not greedy are masked, in one of two ways, tokens are chosen, then correct()."""
+    """Of steps of the same requests: rows that are not greedy are masked, in one of two ways, tokens are chosen, then
+    correct(). Matchers are waited for before each.
+    """
 
     def __init__(self, rows: Rows, matchers: Sequence[Matcher], is_greedy: npt.NDArray[np.bool_]) -> None:
-        """matchers: of these rows of the logits, waited for. is_greedy: rows that a mask need not go before."""
-        self._first: list[Matcher] = []
-        self._first_rows: Rows = rows[:0]
-        self._greedy, self._greedy_rows = matchers, rows
-        if not is_greedy.all():
-            self._first_rows, self._greedy_rows = rows[~is_greedy], rows[is_greedy]
-            self._first = [matcher for matcher, greedy in zip(matchers, is_greedy.tolist(), strict=True) if not greedy]
-            self._greedy = [matcher for matcher, greedy in zip(matchers, is_greedy.tolist(), strict=True) if greedy]
+        """matchers: of these rows of the logits. is_greedy: rows that a mask need not go before."""
+        self._first_rows, self._rows = rows[~is_greedy], rows[is_greedy]
+        self._first = [matcher for matcher, greedy in zip(matchers, is_greedy.tolist(), strict=True) if not greedy]
+        self._greedy = [matcher for matcher, greedy in zip(matchers, is_greedy.tolist(), strict=True) if greedy]
+        self._first_masks, self._masks = addresses(self._first), addresses(self._greedy)
+        self._at = self._rows.astype(np.int32)
 
-        for matcher in self._first:
-            if not matcher.has_mask:
-                matcher.find_mask()
+    @property
+    def are_greedy(self) -> bool:
+        """There is nothing to be done before correct()."""
+        return not self._first
 
     def mask(self, logits: Tensor) -> None:
         """In place: rows that are not greedy."""
         if self._first:
+            self._find_first()
             follow(logits, self._first_rows, self._first)
 
     def mask_addresses(self, num_rows: int) -> npt.NDArray[np.uint64]:
         """The same as addresses of masks for ops.draw_tokens(), which leaves the logits."""
+        self._find_first()
         found = np.zeros(num_rows if self._first else 0, np.uint64)
         if self._first:
-            found[self._first_rows] = addresses(self._first)
+            found[self._first_rows] = self._first_masks
         return found
 
     def correct(self, logits: Tensor, token_ids: TokenIds) -> tuple[list[Matcher], TokenIds]:
@@ -57,21 +60,34 @@ class FollowedRows:
 
         Returns which matchers are still to be moved on, and their tokens.
         """
-        at = self._greedy_rows
-        tokens = token_ids[at]
-        for matcher, token in zip(self._greedy, tokens.tolist(), strict=True):
-            if not matcher.has_mask and not matcher.take(token):
-                matcher.find_mask()
-        behind = [matcher for matcher in self._greedy if matcher.has_mask]
-        if len(behind) < len(self._greedy):
-            has_mask = np.array([matcher.has_mask for matcher in self._greedy], np.bool_)
-            at, tokens = at[has_mask], tokens[has_mask]
+        wanted = (token_ids if len(self._rows) == len(token_ids) else token_ids[self._rows]).tolist()
+        behind = self._take(wanted)
+        matchers = [self._greedy[i] for i in behind]
+        tokens = token_ids[:0]
         if behind:
-            wanted = tokens.tolist()
-            ops.allowed_argmax_at(logits, at.astype(np.int32), addresses(behind), tokens)
-            token_ids[at] = tokens
-            for matcher, token, allowed in zip(behind, wanted, tokens.tolist(), strict=True):
-                matcher.num_unaided = matcher.num_unaided + 1 if token == allowed else 0
+            few = slice(None) if len(behind) == len(wanted) else np.array(behind)
+            rows = self._rows[few]
+            tokens = token_ids[rows]
+            ops.allowed_argmax_at(logits, self._at[few], self._masks[few], tokens)
+            token_ids[rows] = tokens
+            for i, matcher, token in zip(behind, matchers, tokens.tolist(), strict=True):
+                matcher.num_unaided = matcher.num_unaided + 1 if token == wanted[i] else 0
         if not self._first:
-            return behind, tokens
-        return [*self._first, *behind], np.concatenate((token_ids[self._first_rows], tokens))
+            return matchers, tokens
+        return [*self._first, *matchers], np.concatenate((token_ids[self._first_rows], tokens))
+
+    def _take(self, tokens: Sequence[int]) -> list[int]:
+        """Greedy matchers move on by a token each, if they may. Returns which did not, and have their masks."""
+        behind = []
+        for i, matcher in enumerate(self._greedy):
+            if not matcher.has_mask:
+                if matcher.take(tokens[i]):
+                    continue
+                matcher.find_mask()
+            behind.append(i)
+        return behind
+
+    def _find_first(self) -> None:
+        for matcher in self._first:
+            if not matcher.has_mask:
+                matcher.find_mask()

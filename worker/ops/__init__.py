@@ -29,6 +29,7 @@ from worker.ops.sampling import (
     draw_tokens,
     draws_on_device,
     takes_addresses,
+    takes_addresses_on,
 )
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "set_num_threads",
     "silu_mul",
     "takes_addresses",
+    "takes_addresses_on",
     "unit_copy",
     "wait_for_units",
 ]

@@ -103,6 +103,11 @@ class DecoderStep:
             step.sample_seqs, *self._buffers,
         )  # fmt: skip
 
+    def greedy(self, step: StepArrays) -> tuple[Int32Array, Tensor]:
+        """Likewise, and the logits that they come from, float32 [n, V], valid until the next step."""
+        tokens = self.greedy_tokens(step)
+        return tokens, self._logits[: len(tokens)]
+
     def _run(self, step: StepArrays, sample_tokens: Int32Array, hidden: int, logits: int) -> None:
         self._native.run(
             step.token_ids, step.positions, step.token_row, step.query_start, step.seq_lens, step.rows, sample_tokens,

@@ -111,4 +111,9 @@ def _draw_on_device(logits: Tensor, drawing: Parcel) -> Int32Array:
 
 def takes_addresses(logits: Tensor) -> bool:
     """Whether allow_tokens_at() is for these logits, and the CPU's kernels for the tokens of a row."""
-    return native.HAS_KERNELS and logits.is_cpu and logits.dtype is torch.float32
+    return takes_addresses_on(logits.device) and logits.dtype is torch.float32
+
+
+def takes_addresses_on(device: torch.device) -> bool:
+    """Likewise for float32 logits there."""
+    return native.HAS_KERNELS and device.type == "cpu"

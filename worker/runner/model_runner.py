@@ -38,7 +38,7 @@ class ModelRunner:
         """forward: None: as make_forward() chooses. grammars: None: no request has one."""
         self._model, self._pool = model, pool
         self._forward = forward or make_forward(model, pool, max_num_seqs=max_num_seqs)
-        self._sampler = Sampler(max_num_seqs, model.config.vocab_size, seed, grammars)
+        self._sampler = Sampler(max_num_seqs, model.config.vocab_size, seed, grammars, pool.data.device)
         self._prompt_logprobs = PromptLogprobs()
         self._pools = Pools()
 
@@ -56,9 +56,8 @@ class ModelRunner:
         begin_changes(plan, self._pool)
         chunks, spans = self._prompt_logprobs.chunks(plan), self._pools.spans(plan)
         needs = self._sampler.needs(plan)
-        if needs is None and not (chunks or spans):
-            token_ids = self._forward.greedy_tokens(plan)
-            return self._result(plan, token_ids, None)
+        if (needs is None or needs.corrects_greedy) and not (chunks or spans):
+            return self._result(plan, self._greedy_tokens(plan, needs), None)
         with torch.inference_mode():
             drawing = None
             if chunks or spans:
@@ -70,6 +69,13 @@ class ModelRunner:
                 logits = self._forward.logits(plan, sampled_tokens(plan), *([] if drawing is None else [drawing]))
             token_ids, logprobs = self._sampler.sample(logits, plan, drawing, needs)
             return self._result(plan, token_ids, logprobs)
+
+    def _greedy_tokens(self, plan: BatchPlan, needs: PlanNeeds | None) -> TokenIds:
+        if needs is None:
+            return self._forward.greedy_tokens(plan)
+        token_ids, logits = self._forward.greedy(plan)
+        self._sampler.correct(logits, token_ids, needs)
+        return token_ids
 
     def _result(self, plan: BatchPlan, token_ids: TokenIds, logprobs: dict[int, TokenLogprobs] | None) -> StepResult:
         self._prompt_logprobs.fail_broken(plan, token_ids)

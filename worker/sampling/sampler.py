@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from schedcore._core import NO_TOKEN, BatchPlan
@@ -29,34 +30,56 @@ from worker.sampling.request_state import Needs, RequestState, is_plain
 from worker.sampling.row_table import RowTable
 
 TokenIds = npt.NDArray[np.int32]
+_CPU = torch.device("cpu")
 _NOTHING_LEFT = (
     "no token is left to continue with: allowed_token_ids, bad_words, min_tokens and the form of the answer exclude all"
 )
 
 
 class PlanNeeds(NamedTuple):
-    """Of a plan where not every token is plainly greedy."""
+    """Of a plan where not every token is plainly greedy; the same while the same requests sample in the same rows."""
 
     of_tokens: npt.NDArray[np.uint8]  # of each token that is sampled, as Needs
     any: int  # of them
+    request_ids: npt.NDArray[np.uint64]  # of each token
+    rows: npt.NDArray[np.int32]  # likewise
+    followed: FollowedRows | None  # those with a grammar
+
+    @property
+    def corrects_greedy(self) -> bool:
+        """Sampler.correct() is all that these tokens need behind argmax."""
+        return self.any == Needs.GRAMMAR and self.followed is not None and self.followed.are_greedy
 
 
 class Sampler:
-    def __init__(self, max_num_seqs: int, vocab_size: int, seed: int = 0, grammars: Grammars | None = None) -> None:
-        """seed: for requests that bring none. grammars: None: no request has one."""
+    def __init__(
+        self,
+        max_num_seqs: int,
+        vocab_size: int,
+        seed: int = 0,
+        grammars: Grammars | None = None,
+        device: torch.device = _CPU,
+    ) -> None:
+        """seed: for requests that bring none. grammars: None: no request has one. device: of the logits."""
         self._vocab_size, self._seed = vocab_size, seed
         self._grammars = grammars
+        # On a device all masks go first: its copies take longer than masks.
+        self._corrects_greedy = ops.takes_addresses_on(device)
         self._states: dict[int, RequestState] = {}  # of requests that are not plainly greedy
         self._table = RowTable(max_num_seqs)
+        self._last_plan: tuple[bytes, ...] = ()  # who samples where in it; its needs, while they are sure
+        self._last_needs: PlanNeeds | None = None
         self._problems: dict[int, str] = {}
 
     def add(self, request: EngineRequest) -> None:
+        self._last_plan = ()
         if not is_plain(request):
             grammars = self._grammars if request.grammar is not None else None
             matcher = None if grammars is None else grammars.matcher(request.request_id)
             self._states[request.request_id] = RequestState(request, self._vocab_size, self._seed, matcher)
 
     def remove(self, request_id: int) -> None:
+        self._last_plan = ()
         self._states.pop(request_id, None)
         self._table.forget(request_id)
 
@@ -64,18 +87,26 @@ class Sampler:
         """None where argmax is all that this plan's tokens need."""
         if not self._states:
             return None
-        rows = plan.rows[plan.sample_seqs]
-        self._table.sync(plan.request_ids[plan.sample_seqs], rows, self._states)
+        who = plan.request_ids.tobytes(), plan.rows.tobytes(), plan.sample_seqs.tobytes()
+        if who != self._last_plan:
+            self._last_plan, self._last_needs = who, self._find_needs(plan)
+        return self._last_needs
+
+    def _find_needs(self, plan: BatchPlan) -> PlanNeeds | None:
+        rows, request_ids = plan.rows[plan.sample_seqs], plan.request_ids[plan.sample_seqs]
+        self._table.sync(request_ids, rows, self._states)
         of_tokens = self._table.needs[rows]
         any_needs = int(np.bitwise_or.reduce(of_tokens)) if len(of_tokens) else 0
-        return PlanNeeds(of_tokens, any_needs) if any_needs else None
+        if not any_needs:
+            return None
+        followed = self._followed(of_tokens, request_ids) if any_needs & Needs.GRAMMAR else None
+        return PlanNeeds(of_tokens, any_needs, request_ids, rows, followed)
 
     def drawing(self, plan: BatchPlan, needs: PlanNeeds | None) -> Parcel | None:
         """What sample() takes, for a device that draws tokens; None where no token of the plan is random."""
         if needs is None or not needs.any & Needs.RANDOM:
             return None
-        rows = plan.rows[plan.sample_seqs]
-        return self._parameters(rows, self._num_output_tokens(plan, rows)).parcel()
+        return self._parameters(needs.rows, self._num_output_tokens(plan, needs.rows)).parcel()
 
     def sample(
         self, logits: Tensor, plan: BatchPlan, drawing: Parcel | None = None, plan_needs: PlanNeeds | None = None
@@ -88,19 +119,20 @@ class Sampler:
         plan_needs = plan_needs or self.needs(plan)
         if plan_needs is None:
             return ops.argmax(logits), None
-        needs, any_needs = plan_needs.of_tokens, plan_needs.any
-        seqs = plan.sample_seqs
-        request_ids = plan.request_ids[seqs]
-        if any_needs == Needs.GRAMMAR:
-            return self._follow_greedily(logits, needs, request_ids), None
+        needs, any_needs, request_ids, rows, followed = plan_needs
+        if followed:
+            self._wait_for_masks()
+        if followed and any_needs == Needs.GRAMMAR:  # in steps of 200 us the rest would be noticed
+            followed.mask(logits)
+            token_ids = ops.argmax(logits)
+            self._advance(followed, logits, token_ids)
+            return token_ids, None
 
-        rows = plan.rows[seqs]
         num_output_tokens = self._num_output_tokens(plan, rows)
         raw = None
         if any_needs & Needs.LOGPROBS:
             asked = np.flatnonzero(needs & Needs.LOGPROBS)
             raw = logits[to_device(asked, logits.device)].log_softmax(-1)
-        followed = self._followed(logits, needs, request_ids) if any_needs & Needs.GRAMMAR else None
         guesses = GuessedRows(plan) if any_needs & Needs.LOOKS_BACK else None
         if any_needs & Needs.ADJUSTMENTS:
             adjust(logits, self._adjusted_rows(needs, request_ids, num_output_tokens, guesses))
@@ -120,6 +152,15 @@ class Sampler:
             return token_ids, None
         return token_ids, self._logprobs(raw, token_ids, asked, request_ids)
 
+    def correct(self, logits: Tensor, token_ids: TokenIds, plan_needs: PlanNeeds) -> None:
+        """What sample() comes to where a step has chosen the likeliest tokens already, in place.
+
+        REQUIRES: plan_needs.corrects_greedy.
+        """
+        assert plan_needs.followed is not None
+        self._wait_for_masks()
+        self._advance(plan_needs.followed, logits, token_ids)
+
     def _draw(
         self, logits: Tensor, parameters: DrawParameters, drawing: Parcel | None, followed: FollowedRows | None
     ) -> TokenIds:
@@ -134,16 +175,6 @@ class Sampler:
         """Why requests got NO_TOKEN in the last sample(), by request id, where no number of the model's is to blame."""
         found, self._problems = self._problems, {}
         return found or None
-
-    def _follow_greedily(
-        self, logits: Tensor, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64]
-    ) -> TokenIds:
-        """What the rest of sample() comes to where grammars are all there is: in steps of 200 us it is noticed."""
-        followed = self._followed(logits, needs, request_ids)
-        followed.mask(logits)
-        token_ids = ops.argmax(logits)
-        self._advance(followed, logits, token_ids)
-        return token_ids
 
     def _num_output_tokens(self, plan: BatchPlan, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         """Before this step, by the tokens that are sampled. rows: theirs."""
@@ -190,18 +221,16 @@ class Sampler:
             masks.append(mask)
         allow_only(logits, which, masks)
 
-    def _followed(
-        self, logits: Tensor, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64]
-    ) -> FollowedRows:
-        """Waits until their matchers are at this token."""
+    def _followed(self, needs: npt.NDArray[np.uint8], request_ids: npt.NDArray[np.uint64]) -> FollowedRows:
         which = np.flatnonzero(needs & Needs.GRAMMAR)
         states = [self._states[request_id] for request_id in request_ids[which].tolist()]
+        matchers = [state.matcher for state in states if state.matcher is not None]
+        return FollowedRows(which, matchers, (needs[which] & Needs.MASK == 0) & self._corrects_greedy)
+
+    def _wait_for_masks(self) -> None:
+        """Until matchers are at this token."""
         if self._grammars is not None:
             self._grammars.wait_for_masks()
-        matchers = [state.matcher for state in states if state.matcher is not None]
-        # On a device all masks go first: its copies take longer than masks.
-        is_greedy = (needs[which] & Needs.MASK == 0) & ops.takes_addresses(logits)
-        return FollowedRows(which, matchers, is_greedy)
 
     def _advance(self, followed: FollowedRows, logits: Tensor, token_ids: TokenIds) -> None:
         """token_ids: of all rows; those that grammars refuse are corrected. Matchers move on."""

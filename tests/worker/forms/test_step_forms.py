@@ -17,8 +17,10 @@ from fakes.engine_driver import greedy_requests, make_engine, output_tokens, run
 from fakes.form_driver import HIDDEN, KV, Choices, FormDriver, Met
 from fakes.kernel_device import KernelDevice, has_isa
 from fakes.tiny_checkpoints import FAMILIES, VOCAB_SIZE, write_checkpoint
+from schedcore._core import BatchPlan
 from schedcore.api.types import EngineRequest
 from worker.batch.paged_pool import NUM_LANES, PagedPool
+from worker.forms.form_forward import FormForward, Int32Array
 from worker.forms.layer_copies import make_copy_engine
 from worker.models.decoder import DecoderModel
 from worker.models.loader import load_model
@@ -144,6 +146,19 @@ def test_hidden_states_on_a_shared_prefix_of_k_and_v(case: Case) -> None:
     met = [check_forms(case, choices, seed) for seed in range(3)]
     assert all(one.hidden > 100 for one in met)
     assert any(one.shared > 0 for one in met)
+
+
+def test_greedy_tokens_come_with_their_logits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With forms in the plan and without."""
+
+    def greedy_tokens(forward: FormForward, plan: BatchPlan) -> Int32Array:
+        tokens, logits = forward.greedy(plan)
+        assert tokens.tolist() == logits.argmax(-1).tolist()
+        return tokens
+
+    monkeypatch.setattr(FormForward, "greedy_tokens", greedy_tokens)
+    met = check_forms(case, Choices(can_leave_uncached=False), 3)
+    assert met.hidden > 100
 
 
 def test_hidden_states_become_k_and_v_in_the_middle(case: Case) -> None:

@@ -109,6 +109,9 @@ def test_the_same_batch_gives_the_same_bits(model: DecoderModel) -> None:
         plan = world.schedule()
         logits = [forward.logits(plan, sampled_tokens(plan)).clone() for forward in (world.graphs, world.eager)]
         assert torch.equal(*logits)
+        tokens, of_tokens = world.graphs.greedy(plan)
+        assert torch.equal(of_tokens, logits[0])
+        assert tokens.tolist() == world.graphs.greedy_tokens(plan).tolist() == logits[0].argmax(-1).tolist()
         world.core.commit(logits[0].argmax(-1).to(torch.int32).numpy(), 0.0)
     assert torch.equal(world.pools[0].data[: world.num_units], world.pools[1].data)
     assert world.graphs.num_replayed >= 8

@@ -182,3 +182,41 @@ def test_a_whole_engine_says_the_same_with_fewer_masks(
     assert tokens[0] == tokens[1]
     assert num_masks[0] < num_masks[1]
     assert all(bool(engine.stats().num_preemptions) == bool(settings) for engine in engines)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"dtype": "bfloat16"},
+        {"dtype": "bfloat16", "quantization": "int8"},
+        {"cache_memory_bytes": 1 << 20, "max_num_batched_tokens": 64},
+    ],
+    ids=str,
+)
+def test_greedy_tokens_of_the_decoder_are_corrected(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests with a grammar come and go beside plain ones: who is in a batch changes all the time."""
+    schemas = [SCHEMAS[name] for name in NAMES[:: len(NAMES) // 14]]
+    requests = [request(i, schema) for i, schema in enumerate(schemas, 1)]
+    plain = SamplingParams(temperature=0.0)
+    requests += [EngineRequest(100 + i, list(range(30, 50 + i)), 10 * i, plain) for i in range(1, 8)]
+    num_corrected = []
+    correct = Sampler.correct
+
+    def counted(sampler: Sampler, *of_step: Any) -> None:
+        num_corrected[-1] += 1
+        correct(sampler, *of_step)
+
+    monkeypatch.setattr(Sampler, "correct", counted)
+    tokens = []
+    for is_simple in (False, True):
+        if is_simple:
+            mask_first(monkeypatch)
+        num_corrected.append(0)
+        engine = make_engine(resolve_model("demo"), **settings)
+        tokens.append(output_tokens(run(engine, requests)))
+        tokens.append(output_tokens(run(engine, requests)))  # the same ids once more
+        engine.close()
+    assert tokens[0] == tokens[1] == tokens[2] == tokens[3]
+    assert num_corrected[0] > 50
+    assert num_corrected[1] == 0
