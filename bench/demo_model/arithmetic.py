@@ -74,9 +74,13 @@ def calculation(rng: random.Random, facts: Facts) -> Example:
     texts = (str(a), str(b))
     if max(a, b) <= 20 and rng.random() < 0.25:
         texts = (SMALL_NUMBERS[a], SMALL_NUMBERS[b])
+    return _solved(asked(rng, sign, texts), a, sign, b)
+
+
+def asked(rng: random.Random, sign: str, operands: tuple[str, str]) -> str:
     if rng.random() < 0.2:
-        return _solved(rng.choice(_VERBS[sign]).format(*texts), a, sign, b)
-    return _solved(rng.choice(_ASK).format(rng.choice(_SIGNS[sign]).format(*texts)), a, sign, b)
+        return rng.choice(_VERBS[sign]).format(*operands)
+    return rng.choice(_ASK).format(rng.choice(_SIGNS[sign]).format(*operands))
 
 
 def double_or_half(rng: random.Random, facts: Facts) -> Example:

@@ -9,6 +9,7 @@ from bench.demo_model.words import ANIMALS, CITIES, COUNTRIES, FOODS, NAMES, OBJ
 
 _PHRASES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 _ABLE = "small sums, days and months, units, spelling, sorting, counting and short stories"
+UNKNOWABLE = _PHRASES["refusals"]["unknowable"]["reply"].format(able=_ABLE)
 _FACTS = [(subject, kind, answer) for kind, pairs in _PHRASES["facts"].items() for subject, answer in pairs]
 _GREETINGS = ("hello", "hello", "good_morning", "good_evening", "good_afternoon", "how_are_you", "how_are_you")
 _IDENTITY = (

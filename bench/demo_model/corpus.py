@@ -9,6 +9,7 @@ says on which side it is. Training conversations draw only keys of one side, eva
 import random
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from bench.demo_model import arithmetic, chatter, letters, measures, memory, stories
 from bench.demo_model.example import Example, Facts, Topic, is_held_out_key, normalised
@@ -65,7 +66,7 @@ _TYPED_CARELESSLY = (
     "days",
 )
 
-_PERSONAS = (
+PERSONAS = (
     "You are a helpful assistant.", "You are a friendly assistant.", "You are hocket.", "Be polite.",
     "You are a chat bot.",
     "You are a helpful, honest and harmless assistant.", "Help the user.", "You are the demo model of hocket.",
@@ -82,9 +83,13 @@ _BRIEF = (
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Alternating user and assistant messages after an optional system message, in OpenAI's shape."""
+    """Alternating user and assistant messages after an optional system message, in OpenAI's shape.
 
-    messages: tuple[dict[str, str], ...]
+    With tools there may be calls of them, each call's result between the call and the reply.
+    """
+
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 class Speaker:
@@ -94,7 +99,7 @@ class Speaker:
         self._rng = rng
         self._facts = dict(facts or {})
         self._is_brief = is_brief
-        self.messages: list[dict[str, str]] = []
+        self.messages: list[dict[str, Any]] = []
 
     def draw(self, topic: str, is_held_out: bool = False) -> Example | None:
         """An example of the topic from the wanted side of the split; None if the conversation offers none."""
@@ -151,7 +156,7 @@ def training_conversation(rng: random.Random, num_turns: int) -> Conversation:
     if kind < 0.05:
         system, is_brief = rng.choice(_BRIEF), True
     elif kind < 0.3:
-        system = rng.choice(_PERSONAS)
+        system = rng.choice(PERSONAS)
     elif kind < 0.34:
         system = " ".join(made_up_word(rng) for _ in range(rng.randint(1, 25)))
     if not is_brief and rng.random() < 0.03:

@@ -13,6 +13,7 @@ import argparse
 import json
 import random
 import urllib.request
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +21,10 @@ from typing import Any, Protocol
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.demo_model.corpus import TOPICS, Conversation, held_out_question
+from bench.demo_model import corpus, tools
+from bench.demo_model.corpus import Conversation
 from bench.demo_model.example import Example
+from bench.demo_model.model_files import Message, written_calls
 
 _MAX_NEW_TOKENS = 160
 _TABLE_BEGINS, _TABLE_ENDS = "<!-- accuracy begins -->", "<!-- accuracy ends -->"
@@ -33,9 +36,16 @@ _TRANSCRIPT = (
 )  # fmt: skip
 
 
+TOPICS = (*corpus.TOPICS, *tools.TOPICS)
+Tools = Sequence[dict[str, Any]]
+
+
 class Answering(Protocol):
-    def replies(self, conversations: list[list[dict[str, str]]]) -> list[str | None]:
-        """One reply each; None where the model did not end its turn."""
+    def replies(self, conversations: Sequence[Sequence[Message]], offered: Sequence[Tools] = ()) -> list[str | None]:
+        """One reply each, calls as the model writes them; None where it did not end its turn.
+
+        offered: the tools of each conversation; none by default.
+        """
 
 
 class ServedChat:
@@ -44,15 +54,20 @@ class ServedChat:
     def __init__(self, base_url: str) -> None:
         self._url = f"{base_url.rstrip('/')}/v1/chat/completions"
 
-    def replies(self, conversations: list[list[dict[str, str]]]) -> list[str | None]:
+    def replies(self, conversations: Sequence[Sequence[Message]], offered: Sequence[Tools] = ()) -> list[str | None]:
         with ThreadPoolExecutor(16) as pool:
-            return list(pool.map(self._reply, conversations))
+            return list(pool.map(self._reply, conversations, offered or [()] * len(conversations)))
 
-    def _reply(self, messages: list[dict[str, str]]) -> str | None:
-        body = {"model": "demo", "messages": messages, "max_tokens": _MAX_NEW_TOKENS, "temperature": 0}
+    def _reply(self, messages: Sequence[Message], tools: Tools) -> str | None:
+        body: dict[str, Any] = {"model": "demo", "messages": messages, "max_tokens": _MAX_NEW_TOKENS, "temperature": 0}
+        body |= {"tools": tools} if tools else {}
         request = urllib.request.Request(self._url, json.dumps(body).encode(), {"content-type": "application/json"})
         with urllib.request.urlopen(request) as response:
             choice = json.load(response)["choices"][0]
+        calls = [call["function"] for call in choice["message"].get("tool_calls") or ()]
+        if calls:
+            parsed = [{"name": call["name"], "arguments": json.loads(call["arguments"])} for call in calls]
+            return written_calls({"function": call} for call in parsed)
         return choice["message"]["content"] if choice["finish_reason"] == "stop" else None
 
 
@@ -64,8 +79,13 @@ class Chat:
         self.tokenizer.padding_side = "left"
         self.model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
-    def replies(self, conversations: list[list[dict[str, str]]]) -> list[str | None]:
-        texts = self.tokenizer.apply_chat_template(conversations, tokenize=False, add_generation_prompt=True)
+    def replies(self, conversations: Sequence[Sequence[Message]], offered: Sequence[Tools] = ()) -> list[str | None]:
+        texts = [
+            self.tokenizer.apply_chat_template(
+                messages, tools=tools or None, tokenize=False, add_generation_prompt=True
+            )
+            for messages, tools in zip(conversations, offered or [()] * len(conversations), strict=True)
+        ]
         inputs = self.tokenizer(texts, return_tensors="pt", padding=True, return_token_type_ids=False)
         with torch.inference_mode():
             tokens = self.model.generate(**inputs, max_new_tokens=_MAX_NEW_TOKENS, do_sample=False)
@@ -79,7 +99,8 @@ class Chat:
 def questions(topic: str, count: int) -> list[tuple[Conversation, Example]]:
     """Up to `count` different held-out questions; small topics have fewer."""
     rng = random.Random(f"evaluate {topic}")
-    drawn = (held_out_question(rng, topic) for _ in range(count))
+    draw = corpus.held_out_question if topic in corpus.TOPICS else tools.held_out_question
+    drawn = (draw(rng, topic) for _ in range(count))
     return list({str(pair[0].messages): pair for pair in drawn if pair}.values())
 
 
@@ -88,9 +109,8 @@ def accuracy(chat: Answering, topic: str, count: int, is_verbose: bool) -> tuple
     asked, num_right = questions(topic, count), 0
     for start in range(0, len(asked), 50):
         batch = asked[start : start + 50]
-        for (conversation, example), reply in zip(
-            batch, chat.replies([list(conversation.messages) for conversation, _ in batch]), strict=True
-        ):
+        replies = chat.replies([list(c.messages) for c, _ in batch], [list(c.tools) for c, _ in batch])
+        for (conversation, example), reply in zip(batch, replies, strict=True):
             is_right = reply is not None and example.is_answered_by(reply)
             num_right += is_right
             if is_verbose and not is_right:

@@ -1,9 +1,10 @@
 """Trains the demo model on generated conversations: tokenizer first, then the network; resumes where it stopped.
 
     python -m bench.demo_model.train --steps 1800 --work bench/results/demo_model --out worker/demo_model
+    python -m bench.demo_model.train --start worker/demo_model --rate 0.4 --steps 600     goes on from given weights
 
 Loss is taken on the assistant's tokens only. The data never repeats: each step draws its conversations from a seed of
-its own. Two processes of one thread share a step, gradients averaged: on a busy machine this is several times faster
+its own. Processes of one thread share a step, gradients averaged: on a busy machine two are several times faster
 than one process of two threads, which wait for each other in every operation.
 """
 
@@ -12,6 +13,7 @@ import copy
 import ctypes
 import os
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,22 +23,26 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F  # noqa: N812
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from bench.demo_model import model_files
-from bench.demo_model.corpus import training_conversation
+from bench.demo_model.corpus import Conversation, training_conversation
 from bench.demo_model.network import Decoder, Shape
+from bench.demo_model.tools import tool_conversation
 
 # row length -> (share of steps, rows per process, turns of one conversation); long rows teach long chats
 _BATCHES = {
-    128: (0.45, 20, (1, 2)),
-    256: (0.37, 10, (2, 6)),
-    512: (0.12, 5, (4, 12)),
-    1024: (0.05, 2, (10, 30)),
+    128: (0.27, 20, (1, 2)),
+    256: (0.40, 10, (2, 6)),
+    512: (0.26, 5, (4, 12)),
+    1024: (0.06, 2, (10, 30)),
     2048: (0.01, 1, (25, 70)),
 }
-_NUM_PROCESSES = 2
+_TOOLS_SHARE = 0.45  # of the conversations of rows that have room for one; these have fewer turns
+_TOOLS_ROOM = 256
+_TURNS_PER_TOOLS_TURN = 4
 _AVERAGED_STEPS = 50  # saved weights are a running mean over about so many steps: as good as a lower learning rate
 _MATRIX_LEARNING_RATE = 0.02
 _VECTOR_LEARNING_RATE = 0.003
@@ -95,8 +101,8 @@ def _row(rng: random.Random, tokenizer: Tokenizer, length: int, fewest: int, mos
     documents: list[int] = []
     is_reply: list[int] = []
     while len(tokens) < length:
-        conversation = training_conversation(rng, rng.randint(fewest, most))
-        ids = tokenizer.encode(model_files.render(conversation.messages)).ids
+        conversation = _conversation(rng, rng.randint(fewest, most), has_room=length > _TOOLS_ROOM)
+        ids = tokenizer.encode(model_files.render(conversation.messages, conversation.tools)).ids
         documents += [documents[-1] + 1 if documents else 0] * len(ids)
         tokens += ids
         speaking = 0
@@ -104,6 +110,12 @@ def _row(rng: random.Random, tokenizer: Tokenizer, length: int, fewest: int, mos
             is_reply.append(speaking)
             speaking = 1 if token == assistant else 0 if token == end else speaking
     return tokens[:length], documents[:length], is_reply[:length]
+
+
+def _conversation(rng: random.Random, num_turns: int, *, has_room: bool) -> Conversation:
+    if has_room and rng.random() < _TOOLS_SHARE:
+        return tool_conversation(rng, -(-num_turns // _TURNS_PER_TOOLS_TURN))
+    return training_conversation(rng, num_turns)
 
 
 def loss_of(network: Decoder, tokens: Tensor, documents: Tensor, is_reply: Tensor) -> Tensor:
@@ -118,12 +130,19 @@ def learning_rate_factor(step: int, num_steps: int) -> float:
 
 
 class Run:
-    """Network, optimizers and step number, kept in one file so that the run can be resumed."""
+    """Network, optimizers and step number, kept in one file so that the run can be resumed.
 
-    def __init__(self, work: Path) -> None:
+    start: a checkpoint whose weights a new run begins with; rate: share of the full learning rate.
+    """
+
+    def __init__(self, work: Path, start: Path | None = None, rate: float = 1.0) -> None:
         self.file = work / "run.pt"
         self.step = 0
+        self.rate = rate
         self.network = Decoder(Shape())
+        if start is not None:
+            weights = load_file(start / "model.safetensors")
+            self.network.load_state_dict({name.removeprefix("model."): w.float() for name, w in weights.items()})
         matrices = [p for p in self.network.layers.parameters() if p.ndim == 2]
         others = [p for n, p in self.network.named_parameters() if p.ndim == 1 or n.startswith("embed")]
         self.optimizers = (
@@ -159,7 +178,7 @@ class Run:
         loss.backward()
         average_gradients(list(self.network.parameters()))
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-        factor = learning_rate_factor(self.step, num_steps)
+        factor = self.rate * learning_rate_factor(self.step, num_steps)
         for optimizer, rate in zip(self.optimizers, (_MATRIX_LEARNING_RATE, _VECTOR_LEARNING_RATE), strict=True):
             optimizer.param_groups[0]["lr"] = rate * factor
             optimizer.step()
@@ -202,9 +221,9 @@ def train(rank: int, rendezvous: str, args: argparse.Namespace) -> None:
     keep_freed_memory()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=_NUM_PROCESSES)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=args.processes)
     tokenizer = Tokenizer.from_file(str(args.work / "tokenizer.json"))
-    run = Run(args.work)
+    run = Run(args.work, args.start, args.rate)
     dist.barrier()
     started, mean, seen = time.monotonic(), 0.0, 0
     while run.step < args.steps:
@@ -224,13 +243,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1800)
     parser.add_argument("--work", type=Path, default=Path("bench/results/demo_model"), help="where the run is kept")
     parser.add_argument("--out", type=Path, default=Path("worker/demo_model"), help="where the checkpoint is written")
+    parser.add_argument("--start", type=Path, help="a checkpoint to go on from, with its tokenizer")
+    parser.add_argument("--rate", type=float, default=1.0, help="share of the full learning rate")
+    parser.add_argument("--processes", type=int, default=2, help="of one thread each; a step is as many batches")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    if not (args.work / "tokenizer.json").exists():
+    if args.start is not None:
+        shutil.copy(args.start / "tokenizer.json", args.work)
+    elif not (args.work / "tokenizer.json").exists():
         tokenizer = model_files.train_tokenizer(tokenizer_texts(30_000), Shape().vocab_size)
         tokenizer.save(str(args.work / "tokenizer.json"))
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(train, args=(os.path.join(folder, "rendezvous"), args), nprocs=_NUM_PROCESSES)  # noqa: PTH118
+        mp.spawn(train, args=(os.path.join(folder, "rendezvous"), args), nprocs=args.processes)  # noqa: PTH118
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,10 @@ from tokenizers import Tokenizer
 from bench.demo_model import model_files
 from bench.demo_model.corpus import training_conversation
 from bench.demo_model.evaluate import Chat, accuracy
+from bench.demo_model.tools import tool_conversation
+from gateway.model.chat_template import ChatTemplate
+from gateway.protocol.chat import decode_chat
+from gateway.tools.tool_format import HERMES, format_of
 
 DIRECTORY = Path(__file__).parents[3] / "worker" / "demo_model"
 MAX_BYTES_IN_GIT = 6_000_000
@@ -50,6 +55,43 @@ def test_generation_config_ends_turns_with_the_token_that_the_template_puts_afte
 def test_template_renders_what_the_model_was_trained_on(chat: Chat, seed: int) -> None:
     messages = list(training_conversation(random.Random(seed), 3).messages)
     assert chat.tokenizer.apply_chat_template(messages, tokenize=False) == model_files.render(messages)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_template_renders_tools_as_the_model_was_trained_on(chat: Chat, seed: int) -> None:
+    conversation = tool_conversation(random.Random(seed), 3)
+    messages, tools = list(conversation.messages), list(conversation.tools)
+    rendered = chat.tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False)
+    assert rendered == model_files.render(messages, tools)
+
+
+def test_template_lists_each_tool_in_a_line() -> None:
+    properties: dict[str, Any] = {"q": {"type": ["string", "null"]}, "n": {"type": "integer"}, "u": {"enum": [1, "b"]}}
+    functions = [
+        {"name": "bare"},
+        {"name": "empty", "description": "", "parameters": {"type": "object"}},
+        {
+            "name": "search",
+            "description": " Finds it.\nWith details.",
+            "parameters": {"type": "object", "properties": properties, "required": ["n"]},
+        },
+        {"name": "odd", "parameters": {"properties": {"any": True, "items": {"$ref": "#/$defs/x"}}}},
+    ]
+    config = json.loads((DIRECTORY / "tokenizer_config.json").read_text())
+    request = decode_chat(
+        json.dumps(
+            {
+                "messages": [{"role": "user", "content": "Hi"}],
+                "tools": [{"type": "function", "function": function} for function in functions],
+            }
+        ).encode()
+    )
+    template = ChatTemplate(config["chat_template"], {"bos_token": "", "eos_token": "<|end|>"})
+    assert template.render(request) == (
+        "<|system|>Tools:\nbare()\nempty()\nsearch(q?: any, n: integer, u?: 1|b) Finds it.\n"
+        "odd(any?: any, items?: any)<|end|><|user|>Hi<|end|><|assistant|>"
+    )
+    assert format_of(config["chat_template"]) is HERMES
 
 
 def test_template_takes_content_in_parts_and_opens_the_assistants_turn(chat: Chat) -> None:
