@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient
 from fakes.eventually import eventually
 from fakes.fake_engine import FakeEngine
 from gateway.model.chat_template import ChatTemplate
+from gateway.model.large_texts import LargeTexts
 from gateway.model.tokenize import Tokenizer
 from gateway.services import SERVICES
 
@@ -28,21 +29,24 @@ ENDPOINTS = pytest.mark.parametrize("path", ASK)
 @pytest.fixture
 def text_work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What template and tokeniser were asked."""
-    asked: list[str] = []
+    return calls_of(monkeypatch, (ChatTemplate, "render"), (Tokenizer, "encode"), (Tokenizer, "encode_all"))
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch, *methods: tuple[type, str]) -> list[str]:
+    calls: list[str] = []
 
     def watch(owner: type, name: str) -> None:
         original = getattr(owner, name)
 
         def watched(*arguments: Any, **named: Any) -> Any:
-            asked.append(name)
+            calls.append(name)
             return original(*arguments, **named)
 
         monkeypatch.setattr(owner, name, watched)
 
-    watch(ChatTemplate, "render")
-    watch(Tokenizer, "encode")
-    watch(Tokenizer, "encode_all")
-    return asked
+    for owner, name in methods:
+        watch(owner, name)
+    return calls
 
 
 @ENDPOINTS
@@ -91,6 +95,22 @@ async def test_a_full_queue_refuses_before_text_work(serve: Serve, text_work: li
     while engine.num_open:
         engine.step()
     assert (await waiting).status == 200
+
+
+@ENDPOINTS
+async def test_what_is_longer_than_any_prompt_is_neither_rendered_nor_encoded(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """No token has more characters than the longest of the vocabulary, so the length alone says it."""
+    client = await serve(FakeEngine())
+    calls = calls_of(monkeypatch, (ChatTemplate, "render"), (Tokenizer, "_encode"), (LargeTexts, "encode"))
+    long = "ab1 " * 100_000
+    asks: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": long}]},
+        "/v1/completions": {"prompt": ["Hi", long]},
+    }
+    assert await refusal(client, path, asks[path]) == (400, "context_length_exceeded")
+    assert calls == []
 
 
 @pytest.mark.parametrize(("tier", "logged"), [("default", "online"), ("flex", "offline")])

@@ -104,6 +104,15 @@ async def test_access_log_leaves_out_what_machines_ask_all_the_time(
     assert logged == ["/v1/models"]
 
 
+async def test_access_log_cuts_paths(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    client = await serve(FakeEngine(), api_keys=("the-key",))
+    with caplog.at_level(logging.INFO, logger="hocket.access"):
+        assert (await client.get("/" + "x" * 5000)).status == 401
+    (entry,) = (record.message for record in caplog.records if record.name == "hocket.access")
+    assert json.loads(entry)["path"].startswith("/xxx")
+    assert len(entry) < 1000
+
+
 async def test_access_log_can_be_off(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
     client = await serve(FakeEngine(), enable_access_log=False)
     with caplog.at_level(logging.INFO):

@@ -91,6 +91,16 @@ async def test_a_large_body_is_read_beside_the_event_loop(
     loop_costs.check()
 
 
+async def test_a_large_answer_is_encoded_beside_the_event_loop(serve: Any, loop_costs: LoopCosts) -> None:
+    client = await serve(FakeEngine())
+    message = {"role": "user", "content": "Hello"}
+    most = {"n": 64, "max_tokens": 190, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+    response = await client.post(CHAT, json={"messages": [message]} | most)
+    assert response.status == 200, await response.text()
+    assert len(await response.read()) > 10 * MIB
+    loop_costs.check()
+
+
 TYPING = {
     "messages": (lambda n: f'{ADVISED},"messages":[{many(MESSAGE, n)}]', 400),
     "tokens": (lambda n: f'{ADVISED},"prompt":[{many("1", n)}]', 204),

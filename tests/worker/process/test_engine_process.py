@@ -157,6 +157,7 @@ def test_it_does_not_outlive_its_parent(folder: Path, endpoint: str) -> None:
         gateway.wait_for_final(1)
         assert gateway.deltas[1][-1].finish_reason in (FinishReason.ABORT, FinishReason.LENGTH)
         assert has_exited(engine), "the engine outlives its parent"
+    assert not Path(endpoint.removeprefix("ipc://")).parent.exists(), "nobody is left to remove the socket's folder"
 
 
 def has_exited(pid_fd: int) -> bool:
