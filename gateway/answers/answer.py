@@ -9,6 +9,7 @@ from typing import ClassVar, Generic, Self, TypeVar
 import msgspec
 
 from gateway.answers.event_stream import EventStream
+from gateway.answers.shown_defaults import with_shown_defaults
 from gateway.engine.classify import Profile
 from gateway.generation.prepare import PreparedRequest, PromptSpec, prepare
 from gateway.generation.serving import Serving
@@ -38,6 +39,7 @@ class Answer(ABC, Generic[R]):
     async def prepare(cls, serving: Serving, request: R, profile: Profile, arrived_at: float) -> Self:
         """Raises NotFoundError, UnavailableError, InvalidRequestError, QueueFullError."""
         model = serving.model
+        request = with_shown_defaults(request, serving.config)
         name = model.name(request.model)
         info = serving.ready_engine()
         most = most_encoded(request, info.max_model_len)

@@ -105,12 +105,13 @@ class CompletionLogprobsWriter:
         return result
 
     def _top(self, entry: TokenLogprobs, num_top: int | None) -> msgspec.Raw:
-        """The likeliest, or those that were named, and the token itself wherever it ranks."""
+        """The token itself, as vLLM's clients look for it first, and the likeliest, or those that were named."""
         tokenizer, as_ids = self._tokenizer, self._as_ids
         likeliest = entry.top[:num_top]
         top = {shown_token(tokenizer, token_id, as_ids): _finite(logprob) for token_id, logprob in reversed(likeliest)}
-        top.setdefault(shown_token(tokenizer, entry.token_id, as_ids), _finite(entry.logprob))
-        return _encoded(dict(sorted(top.items(), key=lambda item: -item[1])))
+        own = shown_token(tokenizer, entry.token_id, as_ids)
+        top.setdefault(own, _finite(entry.logprob))
+        return _encoded({own: top.pop(own), **dict(sorted(top.items(), key=lambda item: -item[1]))})
 
 
 def joined(first: CompletionLogprobs | None, second: CompletionLogprobs) -> CompletionLogprobs:

@@ -86,6 +86,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "typing-webhook-secret",
         ),
     ] = ()
+    enable_force_include_usage: Annotated[
+        bool, _server("tell the usage with every chunk of every stream, asked for or not (default: {default})")
+    ] = False
+    return_tokens_as_token_ids: Annotated[
+        bool,
+        _server("tokens among log-probabilities as token_id:65, unless a request says otherwise (default: {default})"),
+    ] = False
     enable_tokenizer_info_endpoint: Annotated[
         bool, _server("show the tokenizer's configuration and chat template at /tokenizer_info (default: {default})")
     ] = False

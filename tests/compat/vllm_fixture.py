@@ -29,6 +29,8 @@ _TAKEN = {
     "--reasoning-parser": 1,
     "--api-key": 1,
     "--enable-tokenizer-info-endpoint": 0,
+    "--enable-force-include-usage": 0,
+    "--return-tokens-as-token-ids": 0,
 }
 # Files whose tests wait for an answer to end by itself.
 ENDING = (

@@ -79,7 +79,8 @@ def main() -> int:
     found = ran(options.vllm_python, tests, sought)
     reasons = list(tomllib.loads(REASONS.read_text())["reason"])
     every = with_earlier(found)
-    PAGE.write_text(page(every, reasons, tests.name))
+    if has_all_files(every):
+        PAGE.write_text(page(every, reasons, tests.name))
     problems = wrong(found, every, sought, reasons)
     print("\n".join([*problems, f"{sum(one.problem is None for one in found)} of {len(found)} pass"]))
     return 1 if problems else 0
@@ -157,6 +158,10 @@ def with_earlier(found: list[Found]) -> list[Found]:
     return sorted((one for one in every if one.file in order), key=lambda one: order.index(one.file))
 
 
+def has_all_files(found: list[Found]) -> bool:
+    return {_short_file(file) for file in FILES} <= {one.file for one in found}
+
+
 def reason(one: Found, reasons: list[Reason]) -> str | None:
     """Of the first that has a pattern for it."""
     return next((each["why"] for each in reasons for pattern in each["tests"] if re.search(pattern, str(one))), None)
@@ -164,7 +169,7 @@ def reason(one: Found, reasons: list[Reason]) -> str | None:
 
 def superfluous(found: list[Found], reasons: list[Reason]) -> list[str]:
     """Patterns that no failure needs: none matches, or an earlier pattern has each. Not told before all files ran."""
-    if {_short_file(file) for file in FILES} - {one.file for one in found}:
+    if not has_all_files(found):
         return []
     failed = [str(one) for one in found if one.problem is not None]
     unneeded = []
@@ -185,7 +190,7 @@ def page(found: list[Found], reasons: list[Reason], version: str) -> str:
         "",
         f"Made by `make test-compat-vllm`: the tests of {version} that concern what this server has run unmodified",
         "against `hocket serve` with the demo model (`tests/compat/vllm_fixture.py`), by the name of the model that a",
-        "test was written for. `ARGS=FILE` runs one file, and leaves what is told of the others.",
+        "test was written for. `ARGS=FILE` runs one file; all have to have run for this page.",
         "",
         "A test that does not pass has a reason in `tests/compat/vllm_reasons.toml`, which is shown here; one without",
         "a reason, and a reason without a test, fail the run. Left out are files of what this server has not (sound,",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from fakes.byte_tokenizer import END
+from fakes.byte_tokenizer import END, byte_tokenizer
 from fakes.fake_engine import FakeEngine, saying
 from fakes.sse_reader import stream_events
+from gateway.answers.logprobs import CompletionLogprobsWriter
+from gateway.model.tokenize import Tokenizer
+from schedcore.api.types import TokenLogprobs
 
 
 async def complete(client: Any, **fields: Any) -> dict[str, Any]:
@@ -91,6 +95,28 @@ async def test_logprobs(serve: Any) -> None:
     assert logprobs["token_logprobs"] == [-0.25] * 4
     assert logprobs["text_offset"] == [0, 1, 2, 3]
     assert logprobs["top_logprobs"][0] == {"h": -0.25, "i": -1.25}
+
+
+def test_logprobs_name_the_sampled_token_first() -> None:
+    sampled = TokenLogprobs(ord("h"), -1.5, 2, [(ord("i"), -0.5), (ord("h"), -1.5), (ord("j"), -2.0)])
+    (top,) = CompletionLogprobsWriter(Tokenizer(byte_tokenizer()), 3).output([sampled]).top_logprobs
+    assert list(msgspec.json.decode(top).items()) == [("h", -1.5), ("i", -0.5), ("j", -2.0)]
+
+
+async def test_tokens_are_shown_as_ids_where_the_server_was_started_so(serve: Any) -> None:
+    client = await serve(FakeEngine(saying("h")), return_tokens_as_token_ids=True)
+    body = await complete(client, prompt="x", logprobs=0)
+    assert all(token.startswith("token_id:") for token in body["choices"][0]["logprobs"]["tokens"])
+    body = await complete(client, prompt="x", logprobs=0, return_tokens_as_token_ids=False)
+    assert body["choices"][0]["logprobs"]["tokens"][0] == "h"
+
+
+@pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": False}}])
+async def test_every_stream_tells_its_usage_where_the_server_was_started_so(serve: Any, options: Any) -> None:
+    client = await serve(FakeEngine(saying("hi")), enable_force_include_usage=True)
+    *events, done = await chunks(client, prompt="x", **options)
+    assert all(event["usage"] for event in events)
+    assert (events[-1]["choices"], done) == ([], "[DONE]")
 
 
 async def test_logprobs_of_the_sampled_token_alone(serve: Any) -> None:
