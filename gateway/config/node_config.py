@@ -8,8 +8,10 @@ from typing import Annotated
 import msgspec
 
 from gateway.config.config import ENGINES, check_exposure
+from schedcore.api.cluster_tls import is_loopback
 from schedcore.api.frame_socket import NETWORK_SCHEME, network_address
 from schedcore.api.setting import Flag, OneOf, Range, check
+from schedcore.peers.block_transport import BLOCK_TRANSPORTS, NIXL, TCP
 
 _node = partial(Flag, "node")
 
@@ -31,6 +33,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     listen_blocks: Annotated[
         str | None, _node("where other nodes get cached blocks (default: --listen's host, any free port)", "HOST:PORT")
     ] = None
+    block_transport: Annotated[  # nixl: UCX listens, and whoever reaches it is not asked who it is
+        str,
+        _node("tcp, or nixl where it is installed at both ends, in a network that nobody else is in (docs/fleet.md)"),
+        OneOf(BLOCK_TRANSPORTS),
+    ] = TCP
     advertise: Annotated[
         str | None, _node("the host of that, as gateways see it (default: --listen's, or this machine's name)", "HOST")
     ] = None
@@ -59,6 +66,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         addresses = (*self.gateways, self.listen, self.blocks_address)
         hosts = {network_address(NETWORK_SCHEME + address)[0] for address in addresses}
         check_exposure(hosts, self.cluster_dir, is_insecure=self.insecure_network)
+        if self.block_transport == NIXL and not self.insecure_network and not all(map(is_loopback, hosts)):
+            raise ValueError("beyond this machine block_transport nixl needs insecure_network: its ports ask nobody")
 
     @property
     def blocks_address(self) -> str:

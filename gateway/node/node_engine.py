@@ -19,6 +19,7 @@ from gateway.engine.frame_line import FrameLine
 from gateway.node.engine_record import EngineRecord, remove_record, write_record
 from schedcore.api import wire
 from schedcore.api.frame_socket import SCHEME, connect
+from schedcore.peers.block_transport import TCP
 
 LEASE_SECONDS = 60.0  # that an engine lives without a node manager and without a gateway
 CONNECT_SECONDS = 0.05  # between two looks whether it listens
@@ -181,8 +182,12 @@ class NodeEngine:
                     self.death_cause = reason
 
 
-def engine_command(python: str | None, module: str, listen: str, blocks: str, cluster_dir: str | None) -> list[str]:
+def engine_command(
+    python: str | None, module: str, listen: str, blocks: str, cluster_dir: str | None, block_transport: str = TCP
+) -> list[str]:
     command = [python or sys.executable, "-m", module, "--listen", listen, "--listen-blocks", blocks]
+    if block_transport != TCP:
+        command += ["--block-transport", block_transport]
     return command if cluster_dir is None else [*command, "--cluster-dir", cluster_dir]
 
 

@@ -65,6 +65,7 @@ class NodeManager:
             NETWORK_SCHEME + config.listen,
             NETWORK_SCHEME + config.blocks_address,
             config.cluster_dir,
+            config.block_transport,
         )
         self._command, self._engine_input = command, msgspec.json.encode(engine)
         self._digest = _digest(self._command, self._engine_input)

@@ -23,8 +23,10 @@ import msgspec
 from schedcore.api.cluster_tls import NODE, ClusterTls, check_role
 from schedcore.api.frame_socket import listen, network_address, network_endpoint, prepare_network
 from schedcore.peers import block_wire
+from schedcore.peers.block_window import StagingArea, WindowMaker
 from schedcore.peers.block_wire import (
     MAX_PULLED_KEYS,
+    NOT_GIVEN,
     RECORD_HEAD,
     AskHeld,
     AskSession,
@@ -32,15 +34,17 @@ from schedcore.peers.block_wire import (
     BlockLine,
     Greet,
     Held,
+    OpenWindow,
     PeerError,
     Pull,
     Refused,
     SessionFound,
     SessionNames,
+    Stage,
     Welcomed,
     split_keys,
 )
-from schedcore.tiers.block_digest import DIGEST_BYTES, Key, block_digest
+from schedcore.tiers.block_digest import Key, block_digest
 from schedcore.tiers.session_files import SessionName
 
 MAX_CONNECTIONS = 32
@@ -48,7 +52,6 @@ HANDSHAKE_SECONDS = 5.0
 IDLE_SECONDS = 120.0  # without a question
 SEND_SECONDS = 5.0  # in which a peer takes nothing
 PIECE_BYTES = 8 << 20  # that are copied at a time
-_NOT_GIVEN = RECORD_HEAD.pack(0, bytes(DIGEST_BYTES))
 
 T = TypeVar("T")
 
@@ -78,9 +81,13 @@ class BlockServer:
         fingerprint: str,
         block_bytes: int,
         incarnation: str,
+        windows: WindowMaker | None = None,
     ) -> None:
-        """endpoint: tcp://host:port, port 0 for any free one. Binds; raises OSError, ValueError."""
-        self._tls, self._store = tls, store
+        """endpoint: tcp://host:port, port 0 for any free one. windows: None: blocks are given over TCP only.
+
+        Binds; raises OSError, ValueError.
+        """
+        self._tls, self._store, self._windows = tls, store, windows
         self._fingerprint, self._block_bytes, self._incarnation = fingerprint, block_bytes, incarnation
         self._listener = listen(endpoint)
         self._listener.setblocking(True)
@@ -159,12 +166,16 @@ class BlockServer:
             logger.warning("an engine that wants blocks is refused: %s", problem)
             line.say(Refused(problem))
             return
-        line.say(Welcomed())
-        while not self._is_closed:
-            line.limit_silence(IDLE_SECONDS)
-            question = block_wire.decode_question(line.hear())
-            line.limit_silence(SEND_SECONDS)
-            self._answer(line, question)
+        line.say(Welcomed(has_windows=self._windows is not None))
+        staging = StagingArea(self._windows, self._block_bytes)
+        try:
+            while not self._is_closed:
+                line.limit_silence(IDLE_SECONDS)
+                question = block_wire.decode_question(line.hear())
+                line.limit_silence(SEND_SECONDS)
+                self._answer(line, question, staging)
+        finally:
+            staging.close()
 
     def _problem(self, greeting: block_wire.Question) -> str:
         if not isinstance(greeting, Greet):
@@ -177,7 +188,7 @@ class BlockServer:
             return f"its blocks have {greeting.block_bytes} bytes, ours {self._block_bytes}"
         return ""
 
-    def _answer(self, line: BlockLine, question: block_wire.Question) -> None:
+    def _answer(self, line: BlockLine, question: block_wire.Question, staging: StagingArea) -> None:
         match question:
             case AskSession(name):
                 line.say(SessionFound(_in_time(lambda: self._store.session_tokens(name), None)))
@@ -191,6 +202,12 @@ class BlockServer:
                 if len(wanted) > MAX_PULLED_KEYS:
                     raise PeerError(f"{len(wanted)} blocks are too many at once")
                 self._give(line, wanted)
+            case OpenWindow():
+                line.say(staging.open())
+            case Stage(keys, half):
+                staged = staging.stage(split_keys(keys), half, self._copies)
+                self.num_given_blocks += staged.num_given
+                line.say(staged)
             case Greet():
                 raise PeerError("it greets twice")
 
@@ -198,15 +215,17 @@ class BlockServer:
         size = max(1, PIECE_BYTES // self._block_bytes)
         for i in range(0, len(keys), size):
             piece = keys[i : i + size]
-            nothing: list[bytearray | None] = [None] * len(piece)
-            blocks = _in_time(lambda piece=piece: self._store.copies(piece), nothing)  # type: ignore[misc]
-            for key, block in zip(piece, blocks, strict=True):
+            for key, block in zip(piece, self._copies(piece), strict=True):
                 if block is None:
-                    line.send(_NOT_GIVEN)
+                    line.send(NOT_GIVEN)
                 else:
                     line.send(RECORD_HEAD.pack(1, block_digest(key, block)))
                     line.send(block)
                     self.num_given_blocks += 1
+
+    def _copies(self, keys: list[Key]) -> list[bytearray | None]:
+        nothing: list[bytearray | None] = [None] * len(keys)
+        return _in_time(lambda: self._store.copies(keys), nothing)
 
 
 def _in_time(ask: Callable[[], T], otherwise: T) -> T:

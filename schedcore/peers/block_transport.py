@@ -1,4 +1,4 @@
-"""The seam between an engine and its peers' blocks: tcp_transport.py is one; another could be RDMA.
+"""The seam between an engine and its peers' blocks: tcp_transport.py, and window_transport.py over NIXL.
 
 Everything blocks, and belongs to a thread that no step waits for (peer_thread.py).
 """
@@ -11,6 +11,8 @@ from typing import Protocol
 from schedcore.api.types import PeerSource
 from schedcore.tiers.block_digest import Key
 from schedcore.tiers.session_files import SessionName
+
+BLOCK_TRANSPORTS = TCP, NIXL = "tcp", "nixl"
 
 
 class PeerBlocks(Protocol):

@@ -2,7 +2,8 @@
 
 An engine listens (block_server.py); whoever wants its blocks dials, says Greet, then asks, one question at a time. A
 frame is its length in four bytes, little-endian, then a message. The answer to Pull is no message: for each key, in
-their order, a record head, and where it says that the block is given, the block's bytes.
+their order, a record head, and where it says that the block is given, the block's bytes. Where both have windows
+(block_window.py), blocks are staged and read instead, and two Stages may be asked at a time, one for each half.
 
 Messages only gain fields that have a default, so that engines of neighbouring versions mix; where the bytes of a block
 mean something else, fingerprints differ (schedcore/tiers/cache_fingerprint.py).
@@ -15,12 +16,13 @@ import struct
 
 import msgspec
 
-from schedcore.tiers.block_digest import KEY_BYTES
+from schedcore.tiers.block_digest import DIGEST_BYTES, KEY_BYTES
 from schedcore.tiers.session_files import SessionName
 
 MAX_FRAME_BYTES = 1 << 24  # of a message: the keys of a million tokens fit
 MAX_PULLED_KEYS = 256  # in one Pull
 RECORD_HEAD = struct.Struct("<B16s")  # whether the block is given, its digest
+NOT_GIVEN = RECORD_HEAD.pack(0, bytes(DIGEST_BYTES))
 _HEADER = struct.Struct("<I")
 
 
@@ -60,8 +62,21 @@ class Pull(msgspec.Struct, frozen=True, tag="pull"):
     keys: bytes
 
 
+class OpenWindow(msgspec.Struct, frozen=True, tag="window"):
+    """Answered by WindowOpened, at once; asked again while that is without metadata."""
+
+
+class Stage(msgspec.Struct, frozen=True, tag="stage"):
+    """Into a half of the window, whose blocks from before are gone then; answered by Staged."""
+
+    keys: bytes  # at most as many as there is room for
+    half: int  # 0 or 1
+
+
 class Welcomed(msgspec.Struct, frozen=True, tag="welcomed"):
     """Ask."""
+
+    has_windows: bool = False  # OpenWindow, too
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -82,8 +97,22 @@ class Held(msgspec.Struct, frozen=True, tag="held"):
     is_held: bytes  # one byte per key, 0 or 1
 
 
-Question = Greet | AskSession | AskSessions | AskHeld | Pull
-Answer = Welcomed | Refused | SessionFound | SessionNames | Held
+class WindowOpened(msgspec.Struct, frozen=True, tag="window_opened"):
+    metadata: bytes  # of its agent; empty: it is not open yet
+    address: int
+    num_bytes: int  # 0: there will be none
+
+
+class Staged(msgspec.Struct, frozen=True, tag="staged"):
+    records: bytes  # a record head per key; a given block is at its index in the half
+
+    @property
+    def num_given(self) -> int:
+        return sum(is_given for is_given, _ in RECORD_HEAD.iter_unpack(self.records))
+
+
+Question = Greet | AskSession | AskSessions | AskHeld | Pull | OpenWindow | Stage
+Answer = Welcomed | Refused | SessionFound | SessionNames | Held | WindowOpened | Staged
 
 _encoder = msgspec.msgpack.Encoder()
 _questions = msgspec.msgpack.Decoder(Question)
@@ -119,7 +148,7 @@ class BlockLine:
         """From now on: a peer that says or takes nothing for so long raises TimeoutError."""
         self._socket.settimeout(seconds)
 
-    def say(self, message: Question | Answer) -> None:
+    def say(self, message: msgspec.Struct) -> None:
         frame = _encoder.encode(message)
         self._socket.sendall(_HEADER.pack(len(frame)) + frame)
 

@@ -69,27 +69,30 @@ class TcpPeer:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._line = BlockLine(connection)
+        self.has_windows = False  # it says so when it is greeted
 
     def greet(self, greeting: Greet) -> None:
         """Raises OSError, PeerRefusedError."""
         self._line.limit_silence(SILENCE_SECONDS)
-        if not isinstance(self._ask(greeting), Welcomed):
+        welcomed = self.ask(greeting)
+        if not isinstance(welcomed, Welcomed):
             raise PeerError("the peer does not answer as one")
+        self.has_windows = welcomed.has_windows
 
     def session_tokens(self, name: SessionName) -> bytes | None:
-        answer = self._ask(AskSession(name))
+        answer = self.ask(AskSession(name))
         if not isinstance(answer, SessionFound):
             raise PeerError("the peer answers something else")
         return answer.token_ids
 
     def recent_sessions(self, max_num_sessions: int) -> list[SessionName]:
-        answer = self._ask(AskSessions(max_num_sessions))
+        answer = self.ask(AskSessions(max_num_sessions))
         if not isinstance(answer, SessionNames):
             raise PeerError("the peer answers something else")
         return answer.names
 
     def held(self, keys: Sequence[Key]) -> list[bool]:
-        answer = self._ask(AskHeld(b"".join(keys)))
+        answer = self.ask(AskHeld(b"".join(keys)))
         if not isinstance(answer, Held) or len(answer.is_held) != len(keys):
             raise PeerError("the peer answers something else")
         return [byte == 1 for byte in answer.is_held]
@@ -113,8 +116,16 @@ class TcpPeer:
     def close(self) -> None:
         self._line.close()
 
-    def _ask(self, question: Question) -> Answer:
+    def ask(self, question: Question) -> Answer:
+        """Raises OSError, PeerRefusedError."""
+        self.say(question)
+        return self.hear()
+
+    def say(self, question: Question) -> None:
         self._line.say(question)
+
+    def hear(self) -> Answer:
+        """What was said first of what is not answered yet. Raises OSError, PeerRefusedError."""
         try:
             answer = block_wire.decode_answer(self._line.hear())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -19,6 +19,7 @@ import msgspec
 
 from schedcore.api.cluster_tls import NODE, ClusterTls, ClusterTlsError
 from schedcore.api.config import EngineConfig
+from schedcore.peers.block_transport import BLOCK_TRANSPORTS, TCP
 from schedcore.serving.gateway_link import GatewayLink
 from schedcore.serving.network_door import NetworkOptions
 
@@ -41,6 +42,7 @@ def run_engine(package: str, load_serve: Callable[[], Serve]) -> int:
     )
     parser.add_argument("--listen", metavar="tcp://HOST:PORT", help="where gateways on other machines connect")
     parser.add_argument("--listen-blocks", metavar="tcp://HOST:PORT", help="where other engines get cached blocks")
+    parser.add_argument("--block-transport", choices=BLOCK_TRANSPORTS, default=TCP, help="by which blocks come")
     parser.add_argument("--cluster-dir", type=Path, help="the cluster's certificates, for --listen; absent: plain TCP")
     parser.add_argument("--lease-seconds", type=float, help="alone, before it exits; absent: when its parent is gone")
     arguments = parser.parse_args()
@@ -83,4 +85,4 @@ def _network(arguments: argparse.Namespace) -> NetworkOptions | None:
     if arguments.listen is None:
         return None
     tls = None if arguments.cluster_dir is None else ClusterTls(arguments.cluster_dir, NODE)
-    return NetworkOptions(arguments.listen, tls, arguments.listen_blocks)
+    return NetworkOptions(arguments.listen, tls, arguments.listen_blocks, arguments.block_transport)

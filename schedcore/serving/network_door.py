@@ -38,6 +38,7 @@ class NetworkOptions:
     endpoint: str  # tcp://host:port, port 0 for any free one
     tls: ClusterTls | None = None  # None: plain, for loopback and where the operator vouches for the network
     blocks: str | None = None  # tcp://host:port, where other engines get cached blocks; None: nowhere
+    block_transport: str = "tcp"  # one of BLOCK_TRANSPORTS (schedcore/peers/block_transport.py)
 
 
 @dataclass(slots=True)

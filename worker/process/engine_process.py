@@ -96,7 +96,7 @@ def _peer_options(link: GatewayLink, incarnation: str) -> PeerOptions | None:
     network = link.network
     if network is None or network.blocks is None:
         return None
-    return PeerOptions(network.blocks, network.tls, incarnation, link.wake)
+    return PeerOptions(network.blocks, network.tls, incarnation, link.wake, network.block_transport)
 
 
 def _build(
