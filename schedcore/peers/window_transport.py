@@ -65,6 +65,11 @@ class WindowPeer:
         """Blocks come by windows."""
         return self._is_attached
 
+    @property
+    def has_failed(self) -> bool:
+        """They come over TCP, for good."""
+        return self._has_failed
+
     def session_tokens(self, name: SessionName) -> bytes | None:
         return self._peer.session_tokens(name)
 

@@ -276,7 +276,7 @@ def test_where_nixl_is_missing_blocks_come_over_tcp(by_nixl: Pair) -> None:
 
     def has_failed() -> bool:
         assert not peer.try_windows()
-        return peer._has_failed
+        return peer.has_failed
 
     wait_until(has_failed, SECONDS)
     assert pull(peer, KEYS) == by_nixl.expected(KEYS)

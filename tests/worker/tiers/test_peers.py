@@ -1,4 +1,7 @@
-"""Two engines, each with a host tier: what one has computed the other one pulls, and says the same tokens."""
+"""Two engines, each with a host tier: what one has computed the other one pulls, and says the same tokens.
+
+Over TCP, and where it is installed over NIXL (`make test-nixl`).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fakes.engine_driver import GATEWAY, GREEDY, make_engine, output_tokens, run
@@ -18,8 +22,11 @@ from fakes.tiny_checkpoints import VOCAB_SIZE, write_checkpoint
 from schedcore.api import wire
 from schedcore.api.config import EngineConfig
 from schedcore.api.types import Advisory, AdvisoryEvent, EngineRequest, PeerSource, SessionAction, SessionState
-from schedcore.peers.block_transport import PeerBlocks
+from schedcore.peers import block_window
+from schedcore.peers.block_transport import NIXL, TCP, PeerBlocks
+from schedcore.peers.nixl_window import NixlWindow, has_nixl
 from schedcore.peers.tcp_transport import TcpPeer
+from schedcore.peers.window_transport import WindowPeer
 from schedcore.routing.route import session_digest
 from worker.process.engine import Engine
 from worker.process.engine_process import build_peered_engine
@@ -50,8 +57,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Peered:
     """An engine with peers. While it lends, a thread takes its turns."""
 
-    def __init__(self, folder: Path, incarnation: str, **settings: Any) -> None:
-        options = PeerOptions("tcp://127.0.0.1:0", None, incarnation, lambda: None)
+    def __init__(self, folder: Path, incarnation: str, transport: str = TCP, **settings: Any) -> None:
+        options = PeerOptions("tcp://127.0.0.1:0", None, incarnation, lambda: None, transport)
         config = EngineConfig(model=str(folder), **{**SETTINGS, **settings})
         self.engine: Engine
         self.peers: EnginePeers
@@ -109,9 +116,26 @@ class Peered:
         return found
 
 
+needs_nixl = pytest.mark.skipif(not has_nixl(), reason="NIXL is not installed here: make test-nixl")
+
+
+@pytest.fixture(params=[TCP, pytest.param(NIXL, marks=needs_nixl)])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Over NIXL from the first block on: pulls wait until it is open."""
+    try_windows = WindowPeer.try_windows
+
+    def wait_for_windows(peer: WindowPeer) -> bool:
+        wait_until(lambda: try_windows(peer) or peer.has_failed, SECONDS)
+        return not peer.has_failed
+
+    monkeypatch.setattr(WindowPeer, "try_windows", wait_for_windows)
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
-def pair(folder: Path) -> Iterator[tuple[Peered, Peered]]:
-    a, b = Peered(folder, "a"), Peered(folder, "b")
+def pair(folder: Path, transport: str) -> Iterator[tuple[Peered, Peered]]:
+    a, b = Peered(folder, "a", transport), Peered(folder, "b", transport)
     yield a, b
     b.engine.close()
     a.engine.close()
@@ -160,13 +184,14 @@ def test_a_request_with_a_source_pulls_what_it_needs(pair: tuple[Peered, Peered]
 
 
 def test_a_peer_that_dies_in_the_middle_costs_time_and_nothing_else(
-    pair: tuple[Peered, Peered], undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Peered, Peered], transport: str, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
     first = a.turn(PROMPT)
-    pull, num_given = TcpPeer.pull, 0
+    kind: type[TcpPeer] | type[WindowPeer] = WindowPeer if transport == NIXL else TcpPeer
+    pull, num_given = kind.pull, 0
 
-    def dying_pull(peer: TcpPeer, *arguments: Any) -> Iterator[bool]:
+    def dying_pull(peer: Any, *arguments: Any) -> Iterator[bool]:
         nonlocal num_given
         for is_done in pull(peer, *arguments):
             num_given += 1
@@ -174,7 +199,7 @@ def test_a_peer_that_dies_in_the_middle_costs_time_and_nothing_else(
             if num_given == 20:
                 raise ConnectionResetError
 
-    monkeypatch.setattr(TcpPeer, "pull", dying_pull)
+    monkeypatch.setattr(kind, "pull", dying_pull)
     with a.lending() as source:
         b.advise(source)
     assert [first, b.turn([*PROMPT, *first, 7])] == undisturbed
@@ -190,7 +215,8 @@ def test_damaged_blocks_are_computed(
     a, b = pair
     first = a.turn(PROMPT)
     with a.lending() as source:
-        monkeypatch.setattr("schedcore.peers.block_server.block_digest", lambda key, block: bytes(16))
+        for giver in ("block_server", "block_window"):
+            monkeypatch.setattr(f"schedcore.peers.{giver}.block_digest", lambda key, block: bytes(16))
         b.advise(source)
     assert [first, b.turn([*PROMPT, *first, 7])] == undisturbed
     assert b.engine.stats().num_unpulled_blocks == 52
@@ -290,6 +316,43 @@ def test_an_engine_that_is_gone_already_leaves_nothing_and_is_not_waited_for(fol
     wait_until(is_answered, SECONDS)
     assert answers == [(GATEWAY, wire.Adopted(7, []))]
     b.engine.close()
+
+
+@needs_nixl
+@pytest.mark.parametrize("whose", ["giver", "reader"])
+@pytest.mark.parametrize("transport", [NIXL], indirect=True)
+def test_a_process_of_nixl_that_is_killed_in_the_middle_costs_time_and_nothing_else(
+    whose: str, pair: tuple[Peered, Peered], undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_window, "WINDOW_BYTES", 64 << 10)  # several reads
+    a, b = pair
+    first = a.turn(PROMPT)
+    read, num_reads = NixlWindow.read, 0
+
+    def killing_read(window: NixlWindow, pieces: Sequence[tuple[int, int, int]]) -> None:
+        nonlocal num_reads
+        num_reads += 1
+        if num_reads == 2:
+            [other] = [child for child in psutil.Process().children() if child.pid != window.pid]
+            (other if whose == "giver" else psutil.Process(window.pid)).kill()
+            psutil.wait_procs([other], 0.2 if whose == "giver" else 0)
+        read(window, pieces)
+
+    monkeypatch.setattr(NixlWindow, "read", killing_read)
+    with a.lending() as source:
+        b.advise(source)
+    assert [first, b.turn([*PROMPT, *first, 7])] == undisturbed
+    stats = b.engine.stats()
+    assert num_reads >= 2
+    assert stats.num_pulled_blocks > 0
+    assert stats.num_pulled_blocks + stats.num_unpulled_blocks == 52
+    assert stats.num_unpulled_blocks > 0
+    salted = a.turn(PROMPT, "other", salt="other")
+    assert salted == first
+    with a.lending() as source:  # over TCP from now on
+        assert b.turn([*PROMPT, *first, 7], "other", source, "other") == undisturbed[1]
+    assert num_reads == 2
+    assert b.engine.stats().num_pulled_blocks >= 52
 
 
 class SilentPeer:
