@@ -22,7 +22,7 @@ CPP_FILES = $(shell find cpp kernels tests/cpp tests/fuzz -name '*.h' -o -name '
 PY_DIRS := gateway schedcore vllm_engine worker client bench tests tools
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core test-python test-schema test-json-schemas test-compat test-compat-vllm test-vllm test-vllm-cut test-vllm-gpu test-ray test-ray-cut ray-env test-nixl nixl-env test-deploy vllm-env test-gpu test-invariance test-kills test-resume test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
+.PHONY: help serve test test-core test-python test-schema test-json-schemas test-compat test-compat-vllm test-vllm test-vllm-cut test-vllm-gpu test-ray test-ray-cut ray-env test-nixl test-nixl-cut nixl-env test-deploy vllm-env test-gpu test-invariance test-kills test-resume test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -91,9 +91,12 @@ $(NIXL_VENV)/.built: tools/extra_env.py pyproject.toml
 nixl-env: $(VENV)/.dev $(NIXL_VENV)/.built
 
 test-nixl: nixl-env ## cached blocks from engine to engine over NIXL, in an environment of its own that this makes: 270 MB
-	$(NIXL_VENV)/bin/python -m pytest -q -p no:cacheprovider $(NIXL_TESTS) -k nixl $(ARGS)
+	$(NIXL_VENV)/bin/python -m pytest -q -p no:cacheprovider $(NIXL_TESTS) $(ARGS)
 
-NIXL_TESTS = tests/schedcore/peers tests/worker/tiers/test_peers.py tests/fleet/test_moving.py
+# What .ci/nixl runs.
+NIXL_TESTS = tests/schedcore/peers/test_windows.py tests/worker/tiers/test_peers.py
+test-nixl-cut: nixl-env
+	$(NIXL_VENV)/bin/python -m pytest -q -p no:cacheprovider $(NIXL_TESTS) -k nixl $(ARGS)
 
 DEPLOY_VENV ?= build/deploy-env
 

@@ -354,7 +354,7 @@ def test_nothing_is_left_of_pulls_over_nixl(by_nixl: Pair) -> None:
 
 
 @needs_nixl
-def test_an_interrupted_pull_ends(by_nixl: Pair) -> None:
+def test_an_interrupted_pull_over_nixl_ends(by_nixl: Pair) -> None:
     peer = by_nixl.attached()
     taken = peer.pull(KEYS, [memoryview(bytearray(BLOCK_BYTES)) for _ in KEYS])
     next(taken)
