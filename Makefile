@@ -22,7 +22,7 @@ CPP_FILES = $(shell find cpp kernels tests/cpp tests/fuzz -name '*.h' -o -name '
 PY_DIRS := gateway schedcore vllm_engine worker client bench tests tools
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core test-python test-schema test-json-schemas test-compat test-compat-vllm test-vllm test-vllm-cut test-vllm-gpu test-ray test-ray-cut ray-env test-nixl test-nixl-cut nixl-env test-deploy vllm-env test-gpu test-invariance test-kills test-resume test-fleet fuzz fuzz-merge soak check bench bench-gpu docs format build clean FORCE
+.PHONY: help serve test test-core test-python test-schema test-json-schemas test-compat test-compat-vllm test-vllm test-vllm-cut test-vllm-gpu test-ray test-ray-cut ray-env test-nixl test-nixl-cut nixl-env test-deploy vllm-env test-gpu test-invariance test-kills test-resume test-fleet fuzz fuzz-merge soak soak-fleet check bench bench-gpu docs format build clean FORCE
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -136,6 +136,9 @@ fuzz-merge: $(VENV)/.fuzz ## takes the smallest new inputs of make fuzz into tes
 
 soak: $(VENV)/.dev ## chats, aborts, batches, advisories, uploads and kills for MINUTES (60): nothing may be lost, nothing may grow
 	$(BIN)/python -m bench.run.soak --minutes $(MINUTES) $(ARGS)
+
+soak-fleet: $(VENV)/.dev ## three nodes, one always in trouble, for MINUTES=20: no wrong token, no lost row, nothing may grow
+	$(BIN)/python -m bench.run.fleet.soak --minutes $(MINUTES) $(ARGS)
 
 test-invariance: $(VENV)/.dev ## 192 seeded and 192 greedy requests in a crowd, each against itself alone, bit for bit
 	HOCKET_TEST_INVARIANCE_REQUESTS=192 $(BIN)/python -m pytest -q tests/worker/runner/test_batch_invariance.py -k demo_model

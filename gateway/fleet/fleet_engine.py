@@ -403,7 +403,14 @@ class FleetEngine:
         return stream
 
     async def advise(self, advisory: Advisory) -> SessionState:
+        """An engine that dies meanwhile takes what it knew along: another one is told, if there is one."""
         self._check_alive()
+        for _ in range(len(self.nodes)):
+            with contextlib.suppress(EngineDeadError):
+                return await self._advise(advisory)
+        return SessionState(request_id=advisory.request_id, is_known=False)
+
+    async def _advise(self, advisory: Advisory) -> SessionState:
         if advisory.event not in (AdvisoryEvent.TYPING, AdvisoryEvent.AGENT_STEP):
             return await self._tell_holders(advisory)
         node, source = self._choose(advisory) or (None, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -68,20 +69,20 @@ class RealNode:
 
 
 class RealFleet:
-    def __init__(self, folder: Path, cluster_dir: Path | None, *gateway_options: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, cluster_dir: Path | None, *gateway_options: str, model: str = "demo") -> None:
+        self.folder, self._model = folder, model
         self._security = () if cluster_dir is None else ("--cluster-dir", str(cluster_dir))
         self.nodes: dict[str, RealNode] = {}
         self.log_file = folder / "gateway.log"
         options = ("--port", "0", "--data-dir", str(folder / "data"), "--no-access-log", *gateway_options)
         listen = ("--fleet-listen", "127.0.0.1:0", *self._security)
-        self._gateway = start(self.log_file, "serve", "demo", *options, *listen)
+        self._gateway = start(self.log_file, "serve", model, *options, *listen)
         self.address = self._from_log(_FLEET)
 
     def add(self, name: str, *options: str, address: str = "", folder: str = "") -> RealNode:
         run_dir = self.folder / (folder or name)
         run_dir.mkdir(exist_ok=True)
-        fixed = ("--gateways", address or self.address, "--dtype", "float32", *self._security)
+        fixed = ("--gateways", address or self.address, "--model", self._model, "--dtype", "float32", *self._security)
         node = RealNode(name, run_dir, (*fixed, *options))
         self.nodes[folder or name] = node
         return node
@@ -89,7 +90,7 @@ class RealFleet:
     @property
     def server(self) -> Server:
         """Once a node has come."""
-        return Server(self._from_log(_URL), "demo", self._gateway, self.log_file)
+        return Server(self._from_log(_URL), self._model, self._gateway, self.log_file)
 
     def status(self) -> dict[str, dict[str, Any]]:
         return {node["name"]: node for node in self.whole_status()["nodes"]}
@@ -192,8 +193,8 @@ class Relay:
 
 
 @contextlib.contextmanager
-def fleet(folder: Path, cluster_dir: Path | None, *gateway_options: str) -> Iterator[RealFleet]:
-    running = RealFleet(folder, cluster_dir, *gateway_options)
+def fleet(folder: Path, cluster_dir: Path | None, *gateway_options: str, model: str = "demo") -> Iterator[RealFleet]:
+    running = RealFleet(folder, cluster_dir, *gateway_options, model=model)
     try:
         yield running
     finally:
@@ -248,6 +249,8 @@ class Streams:
                     self._note(i, line.decode().strip())
         except urllib.error.HTTPError as error:
             self.ends[i].append(f"error {error.code}")
+        except (OSError, http.client.HTTPException):  # the gateway is gone
+            self.ends[i].append("cut off")
 
     def _note(self, i: int, line: str) -> None:
         if not line.startswith("data: ") or line == "data: [DONE]":

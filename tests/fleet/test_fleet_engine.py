@@ -230,6 +230,18 @@ async def test_requests_wait_for_a_node_and_not_for_ever(fleet: FleetEngine, eng
         end.close()
 
 
+async def test_an_advisory_whose_engine_dies_is_no_error(fleet: FleetEngine, engine: FakeNodeEngine) -> None:
+    node = await ScriptedNode.come(fleet)
+    ready(node, engine)
+    await eventually(lambda: fleet.is_alive)
+    advised = asyncio.create_task(fleet.advise(Advisory("s", AdvisoryEvent.TYPING)))
+    await asyncio.sleep(0)
+    assert not advised.done()
+    await asyncio.to_thread(engine.close)
+    assert not (await advised).is_known
+    node.close()
+
+
 async def test_a_node_with_another_model_is_refused(fleet: FleetEngine) -> None:
     node = await ScriptedNode.come(fleet, fingerprint="another")
     await eventually(lambda: node.has_heard(Refused))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -25,11 +25,19 @@ class SoakClient:
     def __init__(self, url: str, key: str) -> None:
         self.key = key
         self._url = url
-        self._session = aiohttp.ClientSession(
-            headers={"authorization": f"Bearer {key}"},
+        self._session = self._begin()
+
+    def _begin(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            headers={"authorization": f"Bearer {self.key}"},
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
             connector=aiohttp.TCPConnector(limit=0),
         )
+
+    async def hang_up(self) -> None:
+        """Closes its connections; the next request opens another. REQUIRES: none is under way."""
+        await self._session.close()
+        self._session = self._begin()
 
     async def close(self) -> None:
         await self._session.close()
@@ -78,3 +86,16 @@ class SoakClient:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise AnswerError(0, f"stream {path}: {type(error).__name__} {error}") from None
         raise AnswerError(0, f"stream {path}: ended without [DONE] after {num_events} events")
+
+    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
+        """Every event of a stream, "[DONE]" among them, until the server hangs up. Raises AnswerError."""
+        try:
+            async with self._session.post(self._url + path, json=dict(body) | {"stream": True}) as response:
+                if response.status != 200:
+                    raise AnswerError(response.status, (await response.read()).decode(errors="replace"))
+                async for line in response.content:
+                    if line.startswith(b"data:"):
+                        data = line[5:].strip().decode()
+                        yield data if data == "[DONE]" else json.loads(data)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise AnswerError(0, f"stream {path}: {type(error).__name__} {error}") from None

@@ -146,6 +146,19 @@ def test_a_report_is_plain_values() -> None:
     assert report.busy_spread >= 1.0
 
 
+def test_who_is_ready_and_does_not_fit_waits_behind_one_whose_blocks_are_on_their_way() -> None:
+    """The node once looked for something to begin again and again, at one moment."""
+    one = replace(engine(), memory_bytes=18 * GIB)  # room for some ten thousand tokens
+    rows = [(0.0, 1, 8000, 1), (5.0, 2, 8000, 1), (10.0, 3, 6000, 500), (12.0, 1, 8000, 1), (12.01, 4, 5000, 1)]
+    prompts = Prompts.from_runs([[(session, length)] for _, session, length, _ in rows], [r[1] for r in rows])
+    workload = make_workload([r[0] for r in rows], prompts, [r[3] for r in rows], source="made")
+    trace = fleet_trace(workload, np.array([r[1] for r in rows], np.int64), 64)
+    result = simulate_fleet(Fleet(engine=one, num_nodes=1, tokens_per_key=64, host_bytes=10**10), trace)
+    assert np.isfinite(result.e2e_s).all()
+    assert result.num_cached[3] > 7000
+    assert (result.ttft_s[3:] > 1.0).all(), "until the long answer has ended"
+
+
 def test_what_makes_no_sense_is_said() -> None:
     workload, sessions = conversations(2, 2, 1.0)
     trace = fleet_trace(workload, sessions, 64)

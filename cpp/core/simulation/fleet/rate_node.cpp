@@ -93,9 +93,15 @@ void RateNode::advance(double now) {
   now_ = now;
 }
 
-double RateNode::first_ready() const {
+// When begin_batch() would find something to begin, were a step to end then. Who is ready and does not fit holds up
+// those behind it until a request ends.
+double RateNode::may_begin_at() const {
   double first = kNever;
-  for (size_t i = 0; i < std::min(kLookAhead, waiting_.size()); ++i) first = std::min(first, waiting_[i].ready_at);
+  for (size_t i = 0; i < std::min(kLookAhead, waiting_.size()); ++i) {
+    const RateJob& job = waiting_[i];
+    if (job.ready_at <= now_ + kTiny) return fits(job) ? now_ : first;
+    first = std::min(first, job.ready_at);
+  }
   return first;
 }
 
@@ -104,12 +110,9 @@ double RateNode::next_event() const {
   if (!batch_.empty()) next = now_ + std::max(0.0, batch_end_step_ - step_) * seconds_;
   if (!running_.empty()) next = std::min(next, now_ + std::max(0.0, running_.top().end_step - step_) * seconds_);
   if (batch_.empty() && !waiting_.empty()) {
-    const double ready = std::max(now_, first_ready());
-    const bool may_begin = std::ranges::any_of(waiting_.begin(), waiting_.begin() + 1,
-                                               [&](const RateJob& job) { return job.ready_at > now_ || fits(job); });
     // At the end of the step that runs.
-    const double begin = running_.empty() ? ready : now_ + (std::ceil(step_ - kTiny) - step_) * seconds_;
-    if (may_begin) next = std::min(next, std::max(begin, ready));
+    const double begin = running_.empty() ? now_ : now_ + (std::ceil(step_ - kTiny) - step_) * seconds_;
+    next = std::min(next, std::max(begin, may_begin_at()));
   }
   return next;
 }

@@ -94,7 +94,7 @@ class RateNode {
   void end_running(double now, std::vector<RateEnd>& ended);
   void refresh();
   bool fits(const RateJob& job) const;
-  double first_ready() const;
+  double may_begin_at() const;
 
   const RateNodeOptions options_;
   LruMap<double> blocks_;  // by key: the clock when it was used last
