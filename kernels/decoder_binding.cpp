@@ -61,24 +61,8 @@ class Decoder {
   void run(const Array<int32_t>& token_ids, const Array<int32_t>& positions, const Array<int32_t>& token_row,
            const Array<int32_t>& query_start, const Array<int32_t>& seq_lens, const Array<int32_t>& rows,
            const Array<int32_t>& sample_tokens, Pointer hidden, Pointer logits) {
-    bounds_.check(span(token_ids), span(positions), span(token_row), span(query_start), span(seq_lens), span(rows),
-                  span(sample_tokens));
-    const DecoderStepArgs args{static_cast<float*>(to_pointer(hidden)),
-                               static_cast<float*>(to_pointer(logits)),
-                               &model_,
-                               pool_,
-                               token_ids.data(),
-                               positions.data(),
-                               token_row.data(),
-                               query_start.data(),
-                               seq_lens.data(),
-                               rows.data(),
-                               sample_tokens.data(),
-                               token_ids.size(),
-                               rows.size(),
-                               sample_tokens.size(),
-                               is_timed_ ? stage_ns_.data() : nullptr,
-                               num_landed_};
+    const DecoderStepArgs args =
+        checked_args(token_ids, positions, token_row, query_start, seq_lens, rows, sample_tokens, hidden, logits);
     py::gil_scoped_release no_lock;
     check(decoder_step_cpu(args));
   }
@@ -92,11 +76,13 @@ class Decoder {
     Array<int32_t> tokens(sample_seqs.size());
     int32_t* sampled = tokens.mutable_data();  // first where they are, then what they are
     for (py::ssize_t i = 0; i < sample_seqs.size(); ++i) sampled[i] = query_start.data()[sample_seqs.data()[i] + 1] - 1;
-    run(token_ids, positions, token_row, query_start, seq_lens, rows, tokens, hidden, logits);
-    const DrawTokensArgs args{
+    const DecoderStepArgs step =
+        checked_args(token_ids, positions, token_row, query_start, seq_lens, rows, tokens, hidden, logits);
+    const DrawTokensArgs likeliest{
         sampled, to_const<float>(logits), {}, {}, {}, {}, {}, {}, sample_seqs.size(), model_.head.out_features};
-    py::gil_scoped_release no_lock;
-    check(draw_tokens_cpu(args));
+    py::gil_scoped_release no_lock;  // once: others may have it for a while
+    check(decoder_step_cpu(step));
+    check(draw_tokens_cpu(likeliest));
     return tokens;
   }
 
@@ -107,6 +93,30 @@ class Decoder {
   }
 
  private:
+  DecoderStepArgs checked_args(const Array<int32_t>& token_ids, const Array<int32_t>& positions,
+                               const Array<int32_t>& token_row, const Array<int32_t>& query_start,
+                               const Array<int32_t>& seq_lens, const Array<int32_t>& rows,
+                               const Array<int32_t>& sample_tokens, Pointer hidden, Pointer logits) {
+    bounds_.check(span(token_ids), span(positions), span(token_row), span(query_start), span(seq_lens), span(rows),
+                  span(sample_tokens));
+    return {static_cast<float*>(to_pointer(hidden)),
+            static_cast<float*>(to_pointer(logits)),
+            &model_,
+            pool_,
+            token_ids.data(),
+            positions.data(),
+            token_row.data(),
+            query_start.data(),
+            seq_lens.data(),
+            rows.data(),
+            sample_tokens.data(),
+            token_ids.size(),
+            rows.size(),
+            sample_tokens.size(),
+            is_timed_ ? stage_ns_.data() : nullptr,
+            num_landed_};
+  }
+
   static std::span<const int32_t> span(const Array<int32_t>& array) {
     return {array.data(), static_cast<size_t>(array.size())};
   }
