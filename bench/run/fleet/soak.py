@@ -230,7 +230,8 @@ class FleetSoak:
         return self._fleet.num_descriptors()
 
     async def _tell(self) -> None:
-        """A line per minute."""
+        """A line per minute, and what has failed meanwhile."""
+        num_told = 0
         for minute in range(1, 10**6):
             await asyncio.sleep(max(0.0, self._start + minute * 60 - time.monotonic()))
             counts = self.ledger.counts
@@ -240,6 +241,9 @@ class FleetSoak:
                 f"longest gap {max(self.gaps_s, default=0):.1f} s; {self.ledger.num_failures} failures",
                 flush=True,
             )
+            for failure in self.ledger.failures[num_told:]:
+                print(f"FAILED: {failure}", flush=True)
+            num_told = len(self.ledger.failures)
 
 
 def judge(soak: FleetSoak, fleet: SoakedFleet) -> dict[str, list[Growth]]:
