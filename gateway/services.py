@@ -47,6 +47,8 @@ class Services:
         clock, request_ids = time.monotonic, itertools.count(1)
         advisor = Advisor(config, engine, self.advisory_metrics, clock, request_ids, self.advisory_budgets)
         self.serving = Serving(config, engine, model, advisor, request_ids, clock=clock)
+        if fleet is not None:
+            fleet.listen_to_others(self.serving.note_others)
         self.background = BackgroundResponses(self.serving)
         self.upload_pace = UploadPace(lambda: len(self.serving.open) > 0, clock)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -49,6 +50,8 @@ class EngineLine:
         self.dead = asyncio.Event()
         self.death: str | None = None
         self.last_stats: EngineStats | None = None
+        self.tenants: list[wire.TenantNote] = []  # of other gateways, as it last said
+        self._served: Counter[str] = Counter()
         self._sessions: list[wire.SessionNote] = []
         self._num_others = 0  # requests that it had then, beyond those of this line
         self.incarnation = ""
@@ -176,6 +179,11 @@ class EngineLine:
         found, self._sessions = self._sessions, []
         return found
 
+    def take_served(self) -> Counter[str]:
+        """Offline tokens that other gateways' tenants were served, as the engine has told since the last call."""
+        found, self._served = self._served, Counter()
+        return found
+
     def _check_alive(self) -> None:
         if self.death is not None:
             raise EngineDeadError(self.death)
@@ -212,10 +220,14 @@ class EngineLine:
                     on_adopted(sessions)
             case wire.Reset(answer):
                 self._resets.dispatch(answer)
-            case wire.Stats(stats, incarnation, sessions):
+            case wire.Stats(stats, incarnation, sessions, tenants):
                 if incarnation == self.incarnation:
                     self.last_stats = stats
                     self._sessions += sessions
+                    self.tenants = tenants
+                    for note in tenants:
+                        if note.num_served:
+                            self._served[note.tenant] += note.num_served
                     num_open = sum(stats.num_waiting) + sum(stats.num_running)
                     self._num_others = max(0, num_open - self.router.num_open)
                 else:

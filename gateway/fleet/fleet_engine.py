@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,12 +20,14 @@ from gateway.base.limited_log import LimitedLog
 from gateway.base.supervision import Supervisor
 from gateway.engine.delta_stream import DeltaRouter, DeltaStream
 from gateway.engine.engine_client import EngineDeadError
+from gateway.engine.engine_line import EngineLine
 from gateway.fleet.fleet_door import FleetDoor
 from gateway.fleet.fleet_peer import FleetPeer
 from gateway.fleet.fleet_size import UNKNOWN_OUTPUTS, FleetSize
 from gateway.fleet.fleet_stats import add_counters, sum_stats
 from gateway.fleet.node import TURN_SECONDS, USABLE, Node, NodeCondition, node_status, peer_source
 from gateway.fleet.node_routing import NodeRouting
+from gateway.fleet.other_gateways import OtherGateways, OthersWork
 from gateway.fleet.remote_engine import RemoteEngine
 from gateway.fleet.session_moves import SessionMoves
 from gateway.metrics.catalogue.reading import NO_STATS
@@ -105,6 +107,7 @@ class FleetEngine:
         self._routing = NodeRouting(routing)
         self._size = FleetSize(ttft_target_seconds, routing)
         self._session_moves = SessionMoves(self._routing)
+        self._others = OtherGateways()
         self._lobby = DeltaRouter(self._on_abort)
         self._waiting: list[_Waiting] = []
         self._lost: list[RemoteEngine] = []  # whose tasks are still to be awaited
@@ -147,7 +150,7 @@ class FleetEngine:
 
     def stats(self) -> EngineStats | None:
         """None before the first node has come."""
-        lines = [node.engine.line for node in self.nodes.values() if node.engine is not None and node.engine.is_usable]
+        lines = self._lines()
         living = [line.last_stats or NO_STATS for line in lines]
         num_stale = self._num_stale + sum(line.num_stale for line in lines)
         num_stale += sum(node.num_stale for node in self.nodes.values())
@@ -162,6 +165,13 @@ class FleetEngine:
                 for request in waiting.requests:
                     found.num_waiting[request.request_class] += 1
         return found
+
+    def listen_to_others(self, listener: Callable[[OthersWork], None]) -> None:
+        """listener: hears of other gateways' work, four times a second while there is any and once more then."""
+        self._others.listener = listener
+
+    def _lines(self) -> list[EngineLine]:
+        return [node.engine.line for node in self.nodes.values() if node.engine is not None and node.engine.is_usable]
 
     def status(self) -> FleetStatus:
         """For operators."""
@@ -229,6 +239,7 @@ class FleetEngine:
                 self._move_streams(node)
                 self._learn_sessions(node)
             self._session_moves.pass_turn()
+            self._others.look(self._lines())
             await self._await_lost()
             self._pass_waiting_turn()
 

@@ -1,8 +1,11 @@
-"""Flex requests in the engine, by tenant: they are offline work, and their tenant's batches pay for them."""
+"""Flex requests in the engine, by tenant: they are offline work, and their tenant's batches pay for them. So they do
+for offline work that other gateways gave to the same engines.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 
 class FlexWork:
@@ -21,6 +24,10 @@ class FlexWork:
         if not self.num_open[tenant]:
             del self.num_open[tenant]
         self._costs[tenant] += cost
+
+    def note_others(self, costs: Mapping[str, int]) -> None:
+        """Tokens that offline work of other gateways has taken, since this was last said."""
+        self._costs.update(costs)
 
     def take_costs(self) -> Counter[str]:
         """Of what has ended since the last call."""

@@ -10,6 +10,7 @@ from gateway.advisories.advisor import Advisor
 from gateway.config.config import GatewayConfig
 from gateway.config.target_defaults import TargetDefaults
 from gateway.engine.engine_client import EngineClient, EngineDeadError
+from gateway.fleet.other_gateways import OthersWork
 from gateway.generation.admission import Admission
 from gateway.generation.flex_work import FlexWork
 from gateway.generation.grammar_checks import GrammarChecks
@@ -51,6 +52,12 @@ class Serving:
             request_class: Admission(config.max_queue_requests, config.max_queue_tokens)
             for request_class in SERVED_CLASSES
         }
+
+    def note_others(self, work: OthersWork) -> None:
+        """Of other gateways that have the same engines."""
+        for request_class, admission in self.admissions.items():
+            admission.note_others(work.waiting.get(request_class, {}))
+        self.flex.note_others(work.served)
 
     def ready_engine(self) -> EngineInfo:
         """Raises UnavailableError while there is no engine, or not yet, or while the server shuts down."""

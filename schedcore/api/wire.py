@@ -15,6 +15,7 @@ from schedcore.api.types import (
     EngineRequest,
     EngineStats,
     PeerSource,
+    RequestClass,
     SessionState,
     TokenDelta,
 )
@@ -107,12 +108,26 @@ class SessionNote(msgspec.Struct, frozen=True, array_like=True):
     is_expected: bool = False  # announced: its request has not come yet
 
 
+OTHER_TENANTS = "*"  # in a note: those that have least, together
+
+
+class TenantNote(msgspec.Struct, frozen=True, array_like=True):
+    """Of a tenant's requests of one class that other gateways sent to the engine."""
+
+    tenant: str  # as requests have it
+    request_class: RequestClass
+    num_waiting: int = 0  # without a first token
+    num_waiting_tokens: int = 0  # of their prompts
+    num_served: int = 0  # tokens of offline work, prompt and output, since the Stats before this
+
+
 class Stats(msgspec.Struct, frozen=True, tag="stats"):
     """Sent unasked, a few times a second while working and once when the engine falls idle."""
 
     stats: EngineStats
     incarnation: str = ""
     sessions: list[SessionNote] = []  # that this gateway has not heard of, in order of time; others follow
+    tenants: list[TenantNote] = []  # all there are: who is not among them has nothing that waits
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):

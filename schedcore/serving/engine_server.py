@@ -20,6 +20,7 @@ from schedcore.api.types import (
 )
 from schedcore.serving.gateway_link import GatewayLink
 from schedcore.serving.session_news import SessionNews
+from schedcore.serving.tenant_news import TenantNews
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ class EngineServer:
         self._peers = peers
         self._gateways: set[bytes] = set()
         self._news = SessionNews()
+        self._tenants = TenantNews() if link.network_endpoint else None  # a gateway of this machine is the only one
         self._is_stopping = False
         self._is_told_to = False  # by a gateway, which expects no more
         self._is_working = False
@@ -148,7 +150,8 @@ class EngineServer:
             if message is None:
                 self._forget(gateway)
                 continue
-            self._gateways.add(gateway)
+            if gateway not in self._gateways:
+                self._meet(gateway)
             self._heed(gateway, message)
         if self._peers is not None and self._peers.num_held:
             for gateway, waited in self._peers.take():
@@ -186,6 +189,8 @@ class EngineServer:
         match message:
             case wire.Submit(request):
                 self._news.note_request(gateway, request)
+                if self._tenants is not None:
+                    self._tenants.note_request(gateway, request)
                 self._engine.add(gateway, request)
             case wire.Advise(advisory):
                 self._news.note_advisory(gateway, advisory)
@@ -210,6 +215,8 @@ class EngineServer:
 
     def _publish_deltas(self) -> None:
         for gateway, deltas in self._engine.take_deltas().items():
+            if self._tenants is not None:
+                self._tenants.note_deltas(gateway, deltas)
             self._send(gateway, wire.Deltas(deltas))
 
     def _publish_stats(self) -> None:
@@ -218,11 +225,18 @@ class EngineServer:
         plain = wire.Stats(stats, self._incarnation)
         for gateway in list(self._gateways):
             sessions = self._news.take(gateway)
-            self._send(gateway, wire.Stats(stats, self._incarnation, sessions) if sessions else plain)
+            tenants = [] if self._tenants is None else self._tenants.take(gateway)
+            is_plain = not sessions and not tenants
+            self._send(gateway, plain if is_plain else wire.Stats(stats, self._incarnation, sessions, tenants))
 
     def _send(self, gateway: bytes, message: wire.ToGateway) -> None:
         if not self._link.send(gateway, message):
             self._forget(gateway)
+
+    def _meet(self, gateway: bytes) -> None:
+        self._gateways.add(gateway)
+        if self._tenants is not None:
+            self._tenants.join(gateway)
 
     def _forget(self, gateway: bytes) -> None:
         """Idempotent."""
@@ -230,6 +244,8 @@ class EngineServer:
             logger.info("%s is gone; what it has open is aborted", gateway.decode())
             self._gateways.remove(gateway)
             self._news.forget(gateway)
+            if self._tenants is not None:
+                self._tenants.forget(gateway)
             if self._peers is not None:
                 self._peers.drop_all(gateway)
             self._engine.abort_all(gateway)

@@ -16,6 +16,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ class RealFleet:
         self.nodes: dict[str, RealNode] = {}
         self.log_file = folder / "gateway.log"
         options = ("--port", "0", "--data-dir", str(folder / "data"), "--no-access-log", *gateway_options)
+        self.api_key = next((key for flag, key in pairwise(gateway_options) if flag == "--api-key"), "")
         listen = ("--fleet-listen", "127.0.0.1:0", *self._security)
         self._gateway = start(self.log_file, "serve", model, *options, *listen)
         self.address = self._from_log(_FLEET)
@@ -96,7 +98,8 @@ class RealFleet:
         return {node["name"]: node for node in self.whole_status()["nodes"]}
 
     def whole_status(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{self.server.url}/fleet") as response:
+        asked = urllib.request.Request(f"{self.server.url}/fleet", headers={"Authorization": f"Bearer {self.api_key}"})
+        with urllib.request.urlopen(asked) as response:
             found: dict[str, Any] = json.loads(response.read())
             return found
 

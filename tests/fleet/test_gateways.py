@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
@@ -25,6 +28,8 @@ long = pytest.mark.skipif(not WHOLE, reason="HOCKET_TEST_FLEET=1: make test-flee
 NUM_ROWS = 600 if WHOLE else 200
 LOOK_AHEAD = 8  # rows of a gateway at a time
 LEASE_MS = 3000
+KEYS = ("--api-key", "alice", "--api-key", "bob")
+NUM_PLACES = 4
 SECONDS = 120.0  # for what should take a few: the machine may be busy
 
 
@@ -39,17 +44,23 @@ class Gateway:
 
 
 class Gateways:
-    """Two of them, and two nodes. The first one sends to the nodes in turn, the second one to the cheapest."""
+    """Two of them, over the same nodes. The first one sends to the nodes in turn, the second one to the cheapest."""
 
-    def __init__(self, folder: Path, cluster_dir: Path, database: str, stack: ExitStack) -> None:
-        self._folder, self._cluster_dir, self._stack = folder, cluster_dir, stack
-        shared = ("--share-batches", "--database-url", database, "--data-dir", str(folder / "shared"))
-        self._options = (*shared, "--batch-lease-ms", str(LEASE_MS), "--look-ahead-rows", str(LOOK_AHEAD))
+    def __init__(
+        self,
+        folder: Path,
+        cluster_dir: Path | None,
+        stack: ExitStack,
+        options: tuple[str, ...],
+        names: str = "ab",
+        *of_nodes: str,
+    ) -> None:
+        self._folder, self._cluster_dir, self._stack, self._options = folder, cluster_dir, stack, options
         one, two = self._start("one", "--routing", "round_robin"), self._start("two")
-        self.nodes = [one.add(name, address=f"{one.address},{two.address}") for name in ("a", "b")]
+        self.nodes = [one.add(name, *of_nodes, address=f"{one.address},{two.address}") for name in names]
         for gateway in (one, two):
-            gateway.wait_for("a", "up")
-            gateway.wait_for("b", "up")
+            for name in names:
+                gateway.wait_for(name, "up")
         self.one, self.two = Gateway(one, stack), Gateway(two, stack)
 
     def _start(self, name: str, *options: str) -> RealFleet:
@@ -63,7 +74,105 @@ def gateways(tmp_path: Path, cluster_dir: Path) -> Iterator[Gateways]:
     if postgresql.binaries() is None:
         pytest.skip("PostgreSQL is not installed")
     with postgresql.running() as database, ExitStack() as stack:
-        yield Gateways(tmp_path, cluster_dir, database, stack)
+        shared = ("--share-batches", "--database-url", database, "--data-dir", str(tmp_path / "shared"))
+        options = (*shared, "--batch-lease-ms", str(LEASE_MS), "--look-ahead-rows", str(LOOK_AHEAD))
+        yield Gateways(tmp_path, cluster_dir, stack, options)
+
+
+class Tenant:
+    """At one gateway: so many completions at a time, one after the other, until it is told to stop."""
+
+    def __init__(self, gateway: Gateway, name: str, number: int, max_tokens: int, words: int) -> None:
+        self.num_tokens = 0  # prompt, and output twice: as the engines count them
+        self.num_ended = 0
+        self.errors: list[str] = []
+        self._url, self._name, self._max_tokens, self._words = gateway.server.url, name, max_tokens, words
+        self._numbers = itertools.count()
+        self._is_over = False
+        self._threads = [threading.Thread(target=self._ask) for _ in range(number)]
+        for thread in self._threads:
+            thread.start()
+            time.sleep(0.01)  # or the line of those who connect is full
+
+    def end(self) -> None:
+        self._is_over = True
+        for thread in self._threads:
+            thread.join(SECONDS)
+
+    def _ask(self) -> None:
+        with httpx.Client(headers={"authorization": f"Bearer {self._name}"}, timeout=SECONDS) as client:
+            while not self._is_over:
+                number = next(self._numbers)
+                body = {"prompt": f"{self._name} {number}: " + f"{number} and " * self._words, "model": "demo"}
+                body |= {"max_tokens": self._max_tokens, "ignore_eos": True, "temperature": 0}
+                try:
+                    answer = client.post(f"{self._url}/v1/completions", json=body)
+                except httpx.HTTPError as error:
+                    self.errors.append(repr(error))
+                    return
+                if answer.status_code != 200:
+                    self.errors.append(str(answer.json()["error"]["code"]))
+                    continue
+                usage = answer.json()["usage"]
+                computed = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+                self.num_tokens += computed + 2 * usage["completion_tokens"]
+                self.num_ended += 1
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[Gateways]:
+    """One request at a time at each of two nodes."""
+    with ExitStack() as stack:
+        yield Gateways(tmp_path, None, stack, KEYS, "ab", "--max-num-seqs", "1")
+
+
+def test_two_tenants_at_two_gateways_are_served_alike(busy: Gateways) -> None:
+    """One of them asks for ten times as much."""
+    tenants = [Tenant(busy.one, "alice", 80, 64, 8), Tenant(busy.two, "bob", 8, 64, 8)]
+    try:
+        time.sleep(10.0)  # what they may differ by is a number of tokens, not a share
+        before = [tenant.num_tokens for tenant in tenants]
+        time.sleep(60.0 if WHOLE else 10.0)
+        alice, bob = (tenant.num_tokens - so_far for tenant, so_far in zip(tenants, before, strict=True))
+    finally:
+        for tenant in tenants:
+            tenant.end()
+    assert [tenant.errors for tenant in tenants] == [[], []]
+    ratio = alice / bob
+    assert (0.9 < ratio < 1.1) if WHOLE else (0.5 < ratio < 2.0), (alice, bob)
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Gateways]:
+    """One request at a time at one node, and four that may wait."""
+    with ExitStack() as stack:
+        options = (*KEYS, "--max-queue-requests", str(NUM_PLACES))
+        yield Gateways(tmp_path, None, stack, options, "a", "--max-num-seqs", "1")
+
+
+def status(gateway: Gateway, tenant: str, seconds: float = 1.0) -> int:
+    """Of a request; 0: it is waiting after so long, and given up."""
+    body = {"model": "demo", "prompt": "Once", "max_tokens": 1000, "ignore_eos": True}
+    headers = {"authorization": f"Bearer {tenant}"}
+    try:
+        return httpx.post(
+            f"{gateway.server.url}/v1/completions", json=body, headers=headers, timeout=seconds
+        ).status_code
+    except httpx.TimeoutException:
+        return 0
+
+
+def test_gateways_have_one_queue_and_shares_of_it(full: Gateways) -> None:
+    one, two = full.one, full.two
+    alice = Tenant(one, "alice", 1 + NUM_PLACES, 2000, 1)
+    try:
+        wait_until(lambda: one.server.metric("hocket_requests_waiting") >= NUM_PLACES, SECONDS)
+        wait_until(lambda: status(two, "alice") == 429, SECONDS)
+        assert status(two, "bob") == 0  # whoever has filled it keeps nobody else out
+        one.server.process.send_signal(signal.SIGKILL)
+        wait_until(lambda: status(two, "alice", 3.0) in (0, 200), SECONDS)  # it has left nothing that waits
+    finally:
+        alice.end()
 
 
 def submit_rows(gateway: Gateway, number: int = NUM_ROWS) -> str:

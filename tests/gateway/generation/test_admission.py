@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,3 +126,45 @@ def test_the_early_answer_is_that_of_admission(before: list[tuple[int, str]], nu
     early = admission.refusal(num_requests, "c")
     answer = admission.admit(num_requests, 1, "c")
     assert early == (answer if isinstance(answer, Refusal) else None)
+
+
+def test_what_waits_at_other_gateways_takes_places_of_the_queue() -> None:
+    admission = Admission(max_requests=8, max_tokens=800)
+    admission.note_others({"bob": (8, 80)})
+    assert "8 requests" in refused(admission.admit(1, 10, "bob")).reason  # though nothing waits here
+    for _ in range(4):
+        admitted(admission.admit(1, 10, "alice"))
+    assert isinstance(admission.admit(1, 10, "alice"), Refusal)  # that was her half of all of it
+    admission.note_others({})
+    admitted(admission.admit(4, 10, "bob"))
+    assert (admission.num_requests, admission.num_tokens) == (8, 50)  # what waits here
+
+
+def test_a_tenant_has_one_share_at_all_gateways() -> None:
+    admission = Admission(max_requests=8, max_tokens=800)
+    admission.note_others({"bob": (8, 80), "alice": (3, 30)})
+    admitted(admission.admit(1, 10, "alice"))
+    assert isinstance(admission.admit(1, 10, "alice"), Refusal)
+    admission.note_others({"bob": (8, 760), "alice": (1, 390)})
+    assert "tokens" in refused(admission.admit(1, 10, "alice")).reason
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(1, 4), st.integers(1, 90)), max_size=60)
+)
+def test_gateways_that_hear_of_each_other_admit_as_one(steps: list[tuple[int, str, int, int]]) -> None:
+    """Told before each request, they say what a single gateway would say."""
+    single = Admission(max_requests=10, max_tokens=300)
+    several = [Admission(max_requests=10, max_tokens=300) for _ in range(3)]
+    waiting: list[Counter[str]] = [Counter() for _ in several]
+    tokens: list[Counter[str]] = [Counter() for _ in several]
+    for which, tenant, num_requests, num_tokens in steps:
+        others = [i for i in range(3) if i != which]
+        known = {name: (sum(waiting[i][name] for i in others), sum(tokens[i][name] for i in others)) for name in "abc"}
+        several[which].note_others({name: counts for name, counts in known.items() if counts[0]})
+        answer = several[which].admit(num_requests, num_tokens, tenant)
+        assert isinstance(answer, Ticket) == isinstance(single.admit(num_requests, num_tokens, tenant), Ticket)
+        if isinstance(answer, Ticket):
+            waiting[which][tenant] += num_requests
+            tokens[which][tenant] += num_tokens
+    assert sum(a.num_requests for a in several) == single.num_requests <= 20
