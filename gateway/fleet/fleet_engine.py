@@ -401,6 +401,7 @@ class FleetEngine:
             gone = next((node for node in self.nodes.values() if node.condition is NodeCondition.GONE), None)
             if gone is not None:
                 del self.nodes[gone.name]
+                self._routing.forget(gone.name)
 
     # ---- requests ----
 

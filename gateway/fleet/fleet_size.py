@@ -64,6 +64,8 @@ class FleetSize:
         self.desired: int | None = None
         self._target, self._routing, self._clock = ttft_target_seconds, routing, clock
         self._new: deque[tuple[float, EngineRequest]] = deque(maxlen=MAX_REQUESTS)
+        self._noted: deque[int] = deque()  # request ids: one that goes on at another engine is the same request
+        self._noted_ids: set[int] = set()
         self._window: deque[Served] = deque(maxlen=MAX_REQUESTS)
         self._secret = secrets.randbits(63)
 
@@ -71,7 +73,18 @@ class FleetSize:
         """They came now."""
         if self._target is not None:
             now = self._clock()
-            self._new.extend((now, asked) for asked in requests if asked.request_class is not RequestClass.OFFLINE)
+            for asked in requests:
+                if asked.request_class is not RequestClass.OFFLINE and self._is_new(asked.request_id):
+                    self._new.append((now, asked))
+
+    def _is_new(self, request_id: int) -> bool:
+        if request_id in self._noted_ids:
+            return False
+        if len(self._noted) == 2 * MAX_REQUESTS:
+            self._noted_ids.discard(self._noted.popleft())
+        self._noted.append(request_id)
+        self._noted_ids.add(request_id)
+        return True
 
     async def keep(self, read: Callable[[], tuple[EngineInfo, float] | None]) -> None:
         """For ever. read: an engine of the fleet, and how many tokens an answer has on average; None: nobody knows."""

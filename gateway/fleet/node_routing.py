@@ -57,10 +57,13 @@ class NodeRouting:
         self._secret = secrets.randbits(63)  # nobody can ask what was asked before by prompts made for it
         self._numbers: dict[str, int] = {}  # by name
         self._names: list[str] = []
+        self._traits: dict[str, NodeTraits] = {}
+        self._free_numbers: list[int] = []  # of nodes that are forgotten
         self._incarnations: dict[str, int] = {}
         self._tokens_per_unit: dict[str, float] = {}
         self._seen: dict[str, EngineStats] = {}
         self._machines: dict[str, int] = {}
+        self._free_places: list[int] = []  # of machines that are forgotten
         self._machine_of: dict[str, int] = {}
         self._last_source: dict[str, str] = {}
         self._num_asked = 0
@@ -74,9 +77,15 @@ class NodeRouting:
         number = int.from_bytes(digest, "little") >> 1
         if self._incarnations.get(name) == number:
             return
-        place = self._machines.setdefault(machine, len(self._machines))
+        if machine not in self._machines:
+            self._machines[machine] = self._free_places.pop() if self._free_places else len(self._machines)
+        place = self._machines[machine]
         traits = _traits(info, place, gives_blocks=gives_blocks)
         self._machine_of[name] = place
+        self._traits[name] = traits
+        if name not in self._numbers and self._free_numbers:
+            self._numbers[name] = self._free_numbers.pop()
+            self._names[self._numbers[name]] = name
         if name in self._numbers:
             self._table.restart_node(self._numbers[name], traits, number)
         else:
@@ -85,6 +94,22 @@ class NodeRouting:
         self._incarnations[name] = number
         self._tokens_per_unit[name] = info.block_size / max(1, info.units_per_block)
         self._seen.pop(name, None)
+
+    def forget(self, name: str) -> None:
+        """The node is gone, and its name may never come again. Idempotent."""
+        if name not in self._numbers:
+            return
+        number, place = self._numbers.pop(name), self._machine_of.pop(name)
+        self._table.restart_node(number, self._traits.pop(name), 0)
+        self._table.set_state(number, NodeState.GONE)
+        self._free_numbers.append(number)
+        if place not in self._machine_of.values():
+            self._machines = {machine: other for machine, other in self._machines.items() if other != place}
+            self._free_places.append(place)
+        del self._incarnations[name], self._tokens_per_unit[name]
+        self._seen.pop(name, None)
+        self._last_source.pop(name, None)
+        self._last_source = {node: source for node, source in self._last_source.items() if source != name}
 
     def choose(
         self,

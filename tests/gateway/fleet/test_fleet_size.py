@@ -56,6 +56,14 @@ def test_it_asks_for_what_the_work_takes_and_little_more(rate: float) -> None:
     assert least + SPARE <= found <= 2 * least + 1 + SPARE
 
 
+def test_a_request_that_goes_on_at_another_engine_counts_once() -> None:
+    size, again = loaded(1.5, 120), loaded(1.5, 120)
+    for number in range(int(1.5 * 120)):
+        again.note([asked(number, num_prior_tokens=1, age_ms=10.0)])
+    assert again.count(ENGINE, 4.0) == size.count(ENGINE, 4.0)
+    assert len(again._window) == len(size._window)
+
+
 def test_a_tighter_target_needs_no_fewer_nodes() -> None:
     by_target = [loaded(2.0, 90, target).count(ENGINE, 4.0) or 0 for target in (10.0, 3.0, 1.2)]
     assert by_target == sorted(by_target)

@@ -62,3 +62,21 @@ def test_what_a_former_engine_had_is_forgotten(routing: NodeRouting) -> None:
     assert routing.holders(Advisory("chat", AdvisoryEvent.TYPING)) == []
     routing.note_others("stranger", [note("chat")])
     assert routing.holders(Advisory("chat", AdvisoryEvent.TYPING)) == []
+
+
+def test_names_that_change_take_the_places_of_those_that_are_forgotten(routing: NodeRouting) -> None:
+    for i in range(50):
+        name = f"pod-{i}"
+        routing.join(name, f"{name}-1", INFO, f"machine {i}")
+        routing.note_others(name, [note("chat")])
+        found = routing.choose(request("chat"), {name: None})
+        assert found is not None
+        assert (found.node, found.source) == (name, None)
+        routing.forget(name)
+        routing.forget(name)
+        assert routing.holders(Advisory("chat", AdvisoryEvent.TYPING)) == []
+    assert len(routing._names) == len(NODES) + 1
+    assert len(routing._machines) + len(routing._free_places) == 2
+    found = routing.choose(request("chat"), NODES)
+    assert found is not None
+    assert found.node in NODES
