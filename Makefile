@@ -91,7 +91,7 @@ $(NIXL_VENV)/.built: tools/extra_env.py pyproject.toml
 nixl-env: $(VENV)/.dev $(NIXL_VENV)/.built
 
 test-nixl: nixl-env ## cached blocks from engine to engine over NIXL, in an environment of its own that this makes: 270 MB
-	$(NIXL_VENV)/bin/python -m pytest -q -p no:cacheprovider $(NIXL_TESTS) $(ARGS)
+	$(NIXL_VENV)/bin/python -m pytest -q -p no:cacheprovider $(NIXL_TESTS) tests/fleet/test_nixl.py $(ARGS)
 
 # What .ci/nixl runs.
 NIXL_TESTS = tests/schedcore/peers/test_windows.py tests/worker/tiers/test_peers.py

@@ -11,6 +11,7 @@ there are some, so that it costs nothing between them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import importlib
 import mmap
@@ -23,7 +24,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from schedcore.peers.block_wire import BlockLine, PeerError
+from schedcore.peers.block_wire import BlockLine
 
 PACKAGES = ("nixl_cu12", "nixl_cu13", "nixl_rocm")  # of these the first that is installed
 SERVE_SECONDS = 5.0  # that a peer may read after it was heard of
@@ -85,10 +86,11 @@ def main() -> NoReturn:
         agent = _Agent(mmap.mmap(arguments.memory, 0), arguments.devices)
         line.say(agent.opened())
         _obey(agent, line, connection)
-    except PeerError:  # the engine has hung up
+    except OSError:  # the engine has hung up
         pass
     except Exception as error:
-        line.say(Failed(f"{type(error).__name__}: {error}"))
+        with contextlib.suppress(OSError):
+            line.say(Failed(f"{type(error).__name__}: {error}"))
     os._exit(0)  # what is still open dies with the process, and no library gets a last word
 
 
@@ -143,7 +145,7 @@ class _Agent:
             time.sleep(PROGRESS_SECONDS)
             state = agent.check_xfer_state(handle)
         if state != "DONE":
-            raise PeerError(f"the transfer has ended as {state}")
+            raise RuntimeError(f"the transfer has ended as {state}")
         agent.release_xfer_handle(handle)
 
 
