@@ -55,6 +55,7 @@ GATEWAY_OPTIONS = (
 )
 TROUBLES = ("kill engine", "stop engine", "kill manager", "kill both", "cut", "drain")
 UP_SECONDS = 180.0  # generous: for a node to come back
+NUM_HELLOS = 24
 REST_SECONDS = 120.0  # generous: for gauges to become zero
 MAX_NEW_DESCRIPTORS = 8  # of the gateway at rest, over the whole soak
 WARM = 0.3  # of the calm part, before slopes are taken
@@ -223,8 +224,9 @@ class FleetSoak:
                 self.ledger.fail(f"after {REST_SECONDS:g} s of rest: {', '.join(unrest)}")
                 break
             await asyncio.sleep(1.0)
-            for _ in range(len(NAMES)):  # an idle engine tells nothing new
-                await self._client.ask("POST", "/v1/completions", json={"model": "demo", "prompt": "Hello"})
+            # An idle engine tells nothing new, and one that last said that it was busy is passed by: so many at once.
+            hello = {"model": "demo", "prompt": "Hello", "max_tokens": 16, "ignore_eos": True}
+            await asyncio.gather(*(self._client.ask("POST", "/v1/completions", json=hello) for _ in range(NUM_HELLOS)))
         await self._client.hang_up()
         await asyncio.sleep(1.0)
         return self._fleet.num_descriptors()
