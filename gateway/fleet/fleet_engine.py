@@ -414,6 +414,20 @@ class FleetEngine:
         self._waiting.append(_Waiting(list(requests), stream, self._max_waiting_turns))
         return stream
 
+    def node_stats(self) -> dict[str, EngineStats | None]:
+        """Of EngineNodes."""
+        usable = [node for node in self.nodes.values() if self._is_usable(node)]
+        return {node.name: node.engine.line.last_stats for node in usable if node.engine is not None}
+
+    def stream_at(self, node: str, requests: Sequence[EngineRequest]) -> DeltaStream:
+        """Of EngineNodes."""
+        self._check_alive()
+        found = self.nodes.get(node)
+        if found is None or found.engine is None or not self._is_usable(found):
+            raise EngineDeadError(f"Node {node} takes no requests.")
+        self._routing.note_sent(requests[0], node, found.engine.line.last_stats)
+        return self._submit((found, None), requests)
+
     async def advise(self, advisory: Advisory) -> SessionState:
         """An engine that dies meanwhile takes what it knew along: another one is told, if there is one."""
         self._check_alive()
@@ -466,10 +480,10 @@ class FleetEngine:
         return stream
 
     def _choose(self, asked: EngineRequest | Advisory) -> _Chosen | None:
-        usable = [node for node in self.nodes.values() if self._is_usable(node)]
-        lasts = {node.name: node.engine.line.last_stats for node in usable if node.engine is not None}
+        lasts = self.node_stats()
         draining = [node.name for node in self.nodes.values() if node.condition is NodeCondition.DRAINING]
-        num_open = {node.name: node.engine.line.num_open for node in usable if node.engine is not None}
+        engines = {name: self.nodes[name].engine for name in lasts}
+        num_open = {name: engine.line.num_open for name, engine in engines.items() if engine is not None}
         found = self._routing.choose(asked, lasts, draining, num_open)
         if found is None:
             return None

@@ -27,6 +27,7 @@ from schedcore.routing.route import (
     RouteOptions,
     RouteReason,
     RouteRequest,
+    cost_of,
     prefix_keys,
     route,
     routing_named,
@@ -147,6 +148,20 @@ class NodeRouting:
             return Destination(node)
         self._last_source[node] = self._names[source]
         return Destination(node, self._names[source])
+
+    def note_sent(self, asked: EngineRequest, name: str, stats: EngineStats | None) -> None:
+        """Somebody else has chosen the node: what it has to do now, and what it will hold. REQUIRES: it has joined.
+
+        stats: what its engine last said.
+        """
+        now, number = self._clock(), self._numbers[name]
+        if self._table.state(number) is not NodeState.UP:
+            self._table.set_state(number, NodeState.UP)
+        self._note_load(name, stats, now)
+        self._num_asked += 1
+        request = self._request(asked)
+        choice = cost_of(request, self._table, self._options, now, number)
+        self._table.note_choice(request, choice, now)
 
     def note_sessions(self, name: str, sessions: Sequence[tuple[int, int]]) -> None:
         """The node has them now: digests and tokens."""

@@ -45,7 +45,7 @@ OFFLINE = Chapter(
             lambda r: r.metrics.offline.num_rows_returned,
             ("cause",),
             "`engine` (it died, was full or stopped), `fairness` (a tenant came), `cancelled`, `expired`, `shutdown`, "
-            "`lease` (other gateways were given them).",
+            "`lease` (other gateways were given them), `node` (it is gone, or another one has nothing to do).",
         ),
         Family(
             Kind.COUNTER,

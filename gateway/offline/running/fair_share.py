@@ -82,6 +82,10 @@ class FairShare:
         self.num_rows = 0  # in the engine
         self.num_tokens = 0  # of their prompts
 
+    def set_look_ahead(self, look_ahead: LookAhead) -> None:
+        """Engines have come or gone."""
+        self._look_ahead = look_ahead
+
     def open(self, batch_id: str, tenant: str, num_pending: int) -> None:
         """REQUIRES: the batch is not open."""
         batch = self._batches[batch_id] = _Batch(tenant, num_pending)

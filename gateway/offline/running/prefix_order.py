@@ -13,6 +13,7 @@ equally. Where it is not, only the order is worse.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,6 +21,8 @@ from msgspec import UNSET, UnsetType
 FIRST_BYTES = 128
 NUM_LENGTHS = 10  # 128 .. 65,536 bytes
 _LENGTHS = [FIRST_BYTES << i for i in range(NUM_LENGTHS)]
+_KEY_BYTES = 4  # of a checksum
+_NONE = bytes(_KEY_BYTES)  # the prompt is not that long
 
 
 class _Body(msgspec.Struct):
@@ -44,11 +47,27 @@ def prefix_key(body: bytes) -> bytes:
         if end > len(text):
             break
         checksum = zlib.crc32(text[begin:end], checksum)
-        key += checksum.to_bytes(4, "big")
+        key += checksum.to_bytes(_KEY_BYTES, "big")
         begin = end
-    return bytes(key.ljust(4 * NUM_LENGTHS, b"\0"))
+    return bytes(key.ljust(_KEY_BYTES * NUM_LENGTHS, b"\0"))
 
 
 def order_by_prefix(keys: dict[int, bytes]) -> list[int]:
     """Row indices; rows with equal keys in order of index."""
     return [index for _, index in sorted((key, index) for index, key in keys.items())]
+
+
+def num_shared(keys: dict[int, bytes], order: Sequence[int]) -> bytes:
+    """Of each row of the order: how many lengths of its beginning the one before it has too. The first one: 0."""
+    ends = range(_KEY_BYTES, _KEY_BYTES * NUM_LENGTHS + 1, _KEY_BYTES)
+    found = bytearray(len(order))
+    for position in range(1, len(order)):
+        one, other = keys[order[position - 1]], keys[order[position]]
+        length = 0
+        for end in ends:
+            part = other[end - _KEY_BYTES : end]
+            if part == _NONE or part != one[end - _KEY_BYTES : end]:
+                break
+            length += 1
+        found[position] = length
+    return bytes(found)

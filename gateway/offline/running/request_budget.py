@@ -12,7 +12,7 @@ class RequestBudget:
 
     def __init__(self, max_requests: int) -> None:
         self.num_requests = 0
-        self._max_requests = max_requests
+        self.max_requests = max_requests
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
@@ -28,7 +28,7 @@ class RequestBudget:
             await self._tell()
 
     def _has_room(self, num_requests: int) -> bool:
-        return not self.num_requests or self.num_requests + num_requests <= self._max_requests
+        return not self.num_requests or self.num_requests + num_requests <= self.max_requests
 
     async def _tell(self) -> None:
         async with self._changed:

@@ -15,7 +15,9 @@ from gateway.answers.answer import Answer
 from gateway.answers.by_endpoint import prepare_answer
 from gateway.answers.heavy_json import decode_body, encode_answer
 from gateway.engine.classify import FAVOURED, Profile, classify
+from gateway.engine.delta_stream import DeltaStream
 from gateway.engine.engine_client import EngineDeadError
+from gateway.engine.engine_nodes import EngineNodes
 from gateway.generation.exchange import Exchange, Unobserved
 from gateway.generation.prepare import PreparedRequest
 from gateway.generation.serving import Serving
@@ -46,6 +48,8 @@ class RowRun:
     budget: RequestBudget
     is_promoted: bool = False
     is_favoured: bool = False  # among offline requests
+    nodes: EngineNodes | None = None  # None: the engine is one, or chooses itself
+    node: str | None = None  # which of them runs it
     figures: RowFigures | None = None  # of a row that has been answered
     _exchange: Exchange | None = None
 
@@ -110,9 +114,14 @@ class RowRun:
     async def _texts(self, prepared: PreparedRequest) -> list[str]:
         """Raises ApiError, EngineDeadError."""
         async with self.budget.hold(len(prepared.requests)):
-            with self.serving.engine.stream(prepared.requests) as stream:
+            with self._stream(prepared) as stream:
                 self._exchange = Exchange(stream, prepared, self.serving.clock, Unobserved())
                 return await self._exchange.texts(is_patient=True)
+
+    def _stream(self, prepared: PreparedRequest) -> DeltaStream:
+        if self.nodes is None or self.node is None:
+            return self.serving.engine.stream(prepared.requests)
+        return self.nodes.stream_at(self.node, prepared.requests)
 
 
 def _too_large(num_bytes: int, limit: int) -> ApiError:

@@ -11,6 +11,9 @@ What is wrong with one row or one batch alone stops nobody else (result_commit.p
 
 Where several gateways share the store, each runs the rows that it leases (store/leases.py). Whoever runs out of rows
 looks for those that others have left, until none is pending; then whoever comes first ends the batch.
+
+Where the engine is several nodes, each has a window of rows (nodes/node_windows.py) and stretches of each batch's order
+(nodes/stretches.py). A node that has nothing gets what others have not begun.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
+from gateway.engine.engine_nodes import EngineNodes
 from gateway.generation.serving import Serving
 from gateway.offline.database.backoff import Backoff
 from gateway.offline.database.failures import is_passing
+from gateway.offline.nodes.node_windows import NodeWindows, Window
 from gateway.offline.running.fair_share import FairShare, LookAhead
 from gateway.offline.running.open_batch import TROUBLE_SECONDS, Estimate, OpenBatch
 from gateway.offline.running.request_budget import RequestBudget
@@ -53,6 +58,8 @@ class OfflineRunner:
         self.metrics = serving.metrics.offline
         self._serving = serving
         self._store = store
+        self._nodes = serving.engine if isinstance(serving.engine, EngineNodes) else None
+        self._windows = NodeWindows(look_ahead)
         self._share = FairShare(look_ahead)
         self._budget = RequestBudget(REQUESTS_PER_ROW * look_ahead.max_rows)
         self._max_promoted = max_promoted
@@ -93,6 +100,40 @@ class OfflineRunner:
         await asyncio.gather(*tasks, *self._tasks.values(), return_exceptions=True)
         await self._commit.close()
 
+    # Nodes
+
+    def _tend_windows(self) -> None:
+        if self._nodes is None:
+            return
+        now = self._serving.clock()
+        stats = self._nodes.node_stats()
+        if self._windows.look(stats, now):
+            self._deal_again(stats)
+        if self._windows.has_idle(now) and not any(len(batch.queue) for batch in self._batches.values()):
+            self._take_back_half()
+
+    def _deal_again(self, nodes: Collection[str]) -> None:
+        """Nodes have come or gone: what those that are gone have not begun is dealt again, or was given to nobody."""
+        names = self._windows.names
+        self._share.set_look_ahead(self._windows.look_ahead)
+        self._budget.max_requests = REQUESTS_PER_ROW * self._windows.look_ahead.max_rows
+        for batch in self._batches.values():
+            batch.queue.set_nodes(names)
+            not_begun = [(index, run.node) for index, (run, _) in batch.runs.items() if not run.has_begun]
+            left = [index for index, node in not_begun if (bool(names) if node is None else node not in nodes)]
+            self._take_back(batch, left, "node")
+
+    def _take_back_half(self) -> None:
+        """Of the rows that a node has not begun, where there are the most: for one that has none."""
+        waiting: dict[str | None, list[tuple[OpenBatch, int]]] = {}
+        for batch in self._batches.values():
+            for index, (run, _) in batch.runs.items():
+                if not run.has_begun:
+                    waiting.setdefault(run.node, []).append((batch, index))
+        most = max(waiting.values(), key=len, default=[])
+        for batch, index in most[(len(most) + 1) // 2 :]:
+            self._take_back(batch, [index], "node")
+
     # Batches
 
     async def _watch_store(self) -> None:
@@ -105,6 +146,7 @@ class OfflineRunner:
     async def _turn(self) -> None:
         await self._poll_batches()
         await self._tend_leases()
+        self._tend_windows()
         self._refresh_forecasts()
         self._pause_some()
         self._share.note_flex(self._serving.flex.num_open, self._serving.flex.take_costs())
@@ -179,6 +221,7 @@ class OfflineRunner:
             self._unreadable[record.id] = backoff, self._serving.clock() + backoff.pause()
             return
         self._unreadable.pop(record.id, None)
+        queue.set_nodes(self._windows.names)
         self._batches[record.id] = batch = OpenBatch(record, queue)
         self._share.open(record.id, record.tenant, len(queue))
         self._pause_if_needed(batch)  # a turn may be starting rows at this moment
@@ -188,8 +231,8 @@ class OfflineRunner:
         self._wake.set()
 
     async def _load_queue(self, record: BatchRecord) -> RowQueue:
-        in_prefix_order = self._serving.config.enable_prefix_order
-        return await RowQueue.load(self._store, record.id, in_prefix_order=in_prefix_order)
+        in_prefix_order, for_nodes = self._serving.config.enable_prefix_order, self._nodes is not None
+        return await RowQueue.load(self._store, record.id, in_prefix_order=in_prefix_order, for_nodes=for_nodes)
 
     def _refresh_forecasts(self) -> None:
         now = self._store.now()
@@ -237,6 +280,7 @@ class OfflineRunner:
             batch.delay(self._serving.clock())
             return
         if batch.outcome is None:
+            queue.set_nodes(self._windows.names)
             batch.queue = queue
             self._share.set_pending(batch.record.id, len(queue))
         if batch.is_done or len(queue):
@@ -266,24 +310,26 @@ class OfflineRunner:
     # Rows
 
     async def _start_rows(self) -> None:
-        while self._may_start() and (batch_id := self._share.next_batch()) is not None:
+        while self._may_start() and (window := self._windows.next(self._serving.clock())) is not None:
+            if (batch_id := self._share.next_batch()) is None:
+                return
             batch = self._batches[batch_id]
-            row, is_known = await self._take(batch)
+            row, is_known = await self._take(batch, window)
             batch.holds_rows = True
             if not is_known:
                 continue
             if row is None:  # someone else has ended what was pending
                 self._share.drop_pending(batch_id)
             elif batch.outcome is not None:
-                batch.queue.put_back(row.index)
+                batch.queue.put_back(row.index, window.name)
             else:
-                self._start(batch, row)
+                self._start(batch, row, window)
                 await asyncio.sleep(0)  # a row takes as long as a stream's tokens of many steps: those go between
 
-    async def _take(self, batch: OpenBatch) -> tuple[RowRecord | None, bool]:
+    async def _take(self, batch: OpenBatch, window: Window) -> tuple[RowRecord | None, bool]:
         """The next row; whether that could be read. If not, the batch is let be for a while: others go on."""
         try:
-            return await batch.queue.take(), True
+            return await batch.queue.take(window.name), True
         except Exception as error:
             if isinstance(error, ApiError) and is_passing(error):
                 raise
@@ -312,20 +358,26 @@ class OfflineRunner:
             and serving.clock() >= self._paused_until
         )
 
-    def _start(self, batch: OpenBatch, row: RowRecord) -> None:
+    def _start(self, batch: OpenBatch, row: RowRecord, window: Window) -> None:
         is_promoted = batch.dither.next(batch.forecast.promoted_share) and self._num_promoted < self._max_promoted
         # Policy `priority` would put favoured rows before people's requests.
         is_favoured = self._share.is_favoured(batch.record.tenant) and self._serving.engine.info.policy != "priority"
         run = RowRun(self._serving, batch.record, row, self._budget, is_promoted, is_favoured)
+        if window.name is not None:
+            run.nodes, run.node = self._nodes, window.name
         estimate = batch.estimate(row.body)
         self._share.start(batch.record.id, estimate.num_prompt_tokens, estimate.cost)
+        window.start(estimate.num_prompt_tokens)
         self._num_promoted += is_promoted
         self.metrics.num_rows_promoted += is_promoted
         task = asyncio.create_task(run.result())
-        task.add_done_callback(lambda task: self._on_end(batch, run, estimate, task))
+        task.add_done_callback(lambda task: self._on_end(batch, run, estimate, window, task))
         batch.runs[row.index] = run, task
 
-    def _on_end(self, batch: OpenBatch, run: RowRun, estimate: Estimate, task: asyncio.Task[RowResult]) -> None:
+    def _on_end(
+        self, batch: OpenBatch, run: RowRun, estimate: Estimate, window: Window, task: asyncio.Task[RowResult]
+    ) -> None:
+        window.end(estimate.num_prompt_tokens)
         if task.cancelled():  # taken back
             return self._leave(batch, run, estimate, None)
         error = task.exception()
@@ -333,10 +385,16 @@ class OfflineRunner:
             return self._leave(batch, run, estimate, task.result())
         if isinstance(error, NotNowError):
             self.metrics.num_rows_returned["engine"] += 1
-            self._paused_until = self._serving.clock() + PAUSE_SECONDS
+            self._pause(window)
             return self._leave(batch, run, estimate, None)
         _log.error("Row %d of %s failed", run.row.index, batch.record.id, exc_info=error)
         return self._leave(batch, run, estimate, run.failure(ServerError("The server failed.")))
+
+    def _pause(self, window: Window) -> None:
+        """It refused a row: other nodes may take it."""
+        window.paused_until = self._serving.clock() + PAUSE_SECONDS
+        if window.name is None:
+            self._paused_until = window.paused_until
 
     def _leave(self, batch: OpenBatch, run: RowRun, estimate: Estimate, result: RowResult | None) -> None:
         """The row is in the engine no longer. Without a result it is pending."""
@@ -345,12 +403,13 @@ class OfflineRunner:
         self._num_promoted -= run.is_promoted
         if result is None:
             self._share.take_back(batch_id, estimate.num_prompt_tokens, estimate.cost)
-            batch.queue.put_back(index)
+            batch.queue.put_back(index, run.node)
             if batch.outcome is not None:
                 self._share.drop_pending(batch_id)
         else:
             cost = result.usage.input_tokens + result.usage.output_tokens
             self._share.end(batch_id, estimate.num_prompt_tokens, estimate.cost, cost)
+            batch.queue.end(index)
             batch.num_uncommitted += 1
             batch.note_end(result.usage.output_tokens)
             self._commit.add(Landing(result, run.failure, run.figures))
@@ -397,7 +456,7 @@ class OfflineRunner:
     def _seconds_to_wait(self) -> float:
         if not self._batches:
             return LEARN_SECONDS
-        if not self._serving.engine.is_alive:
+        if self._windows.names or not self._serving.engine.is_alive:
             return PAUSE_SECONDS
         pause = self._paused_until - self._serving.clock()
         return pause if 0 < pause < TURN_SECONDS else TURN_SECONDS

@@ -207,10 +207,10 @@ async def test_rows_that_cannot_be_read_delay_their_own_batch_alone(
     other = await begun_batch(store, 40, tenant="bob")
     take, is_damaged = RowQueue.take, True
 
-    async def take_or_not(queue: RowQueue) -> Any:
+    async def take_or_not(queue: RowQueue, node: str | None) -> Any:
         if queue._batch_id == hit.id and is_damaged:
             raise DamagedError("A page is gone.")
-        return await take(queue)
+        return await take(queue, node)
 
     monkeypatch.setattr(RowQueue, "take", take_or_not)
     async with running(make_services(FakeEngine()), store) as runner:
