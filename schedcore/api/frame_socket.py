@@ -7,6 +7,7 @@ wait for its turn for milliseconds, at both ends.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import struct
@@ -17,6 +18,7 @@ MAX_NETWORK_FRAME_BYTES = 1 << 26  # the same between machines, where it may be 
 _KEEPALIVE_SECONDS, _KEEPALIVE_PROBES = 1, 3  # of a quiet connection
 _UNHEARD_MS = 3000  # that what was sent may stay unacknowledged: then the machine or the cable is gone
 _READ_BYTES = 1 << 17
+_RECORD_BYTES = 1 << 14  # of TLS, at most
 _HEADER = struct.Struct("<I")
 
 
@@ -137,14 +139,13 @@ class FrameSocket:
 
     def receive(self) -> list[bytes]:
         """The frames that are complete, in order; none if it was called for nothing."""
-        try:
-            num_read = self._socket.recv_into(self._buffer)
-        except _BLOCKED:
+        num_read = self._recv(self._view)
+        if num_read is None:
             return []
-        except OSError as error:
-            raise _lost(error) from None
         if not num_read:
             raise ConnectionResetError("the peer has closed the connection")
+        if isinstance(self._socket, ssl.SSLSocket):
+            num_read += self._recv_records(num_read)
         if not self._rest:
             frames, num_used = _split(self._view[:num_read], self._max_frame_bytes)
             if num_used < num_read:
@@ -158,6 +159,26 @@ class FrameSocket:
 
     def close(self) -> None:
         self._socket.close()
+
+    def _recv(self, view: memoryview) -> int | None:
+        """None: nothing has come."""
+        try:
+            return self._socket.recv_into(view)
+        except _BLOCKED:
+            return None
+        except OSError as error:
+            raise _lost(error) from None
+
+    def _recv_records(self, start: int) -> int:
+        """What else there is, while a whole record has room: the rest of one would wait where no poll sees it.
+
+        TLS gives one record at a time, which may be one small frame: who reads once a step would fall behind.
+        """
+        end = start
+        with contextlib.suppress(ConnectionError):  # what has come counts first; the next call finds the end, too
+            while end <= len(self._view) - _RECORD_BYTES and (num_read := self._recv(self._view[end:])):
+                end += num_read
+        return end - start
 
     def _send(self, data: bytes | bytearray) -> int:
         try:

@@ -108,6 +108,23 @@ def test_a_gateway_of_the_cluster_speaks_and_is_answered(link: GatewayLink, clus
     assert (name, None) in pump(link, lambda now: (name, None) in now)
 
 
+def test_all_that_has_come_is_read_at_once(link: GatewayLink, cluster_dir: Path) -> None:
+    """An engine reads once a step: it must not fall behind by a step per frame."""
+    gateway = come_in(link, ClusterTls(cluster_dir, GATEWAY))
+    num_frames = 300
+    for i in range(num_frames):  # a record each
+        gateway.send(wire.encode(wire.Submit(EngineRequest(i, list(range(64)), 1))))
+    assert not gateway.has_unsent
+    received, num_calls = [], 0
+    while len(received) < num_frames:
+        link.wait(5)
+        received += [message for _, message in link.receive() if message is not None]
+        num_calls += 1
+    assert [message.request.request_id for message in received if isinstance(message, wire.Submit)] == list(range(300))
+    assert num_calls <= 3
+    gateway.close()
+
+
 def test_who_has_no_certificate_of_a_gateway_is_refused_and_disturbs_nobody(
     link: GatewayLink, cluster_dir: Path, foreign_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -34,11 +34,11 @@ class Window:
         self.num_rows += 1
         self.num_tokens += num_tokens
 
-    def end(self, num_tokens: int) -> None:
-        """It has ended, or was taken back."""
+    def leave(self, num_tokens: int, *, has_ended: bool) -> None:
+        """It has ended, or will run again."""
         self.num_rows -= 1
         self.num_tokens -= num_tokens
-        self.num_ended += 1
+        self.num_ended += has_ended
 
     def look(self, stats: EngineStats | None, now: float, most: int) -> None:
         """stats: what the engine last said. most: that its size may be."""

@@ -377,7 +377,8 @@ class OfflineRunner:
     def _on_end(
         self, batch: OpenBatch, run: RowRun, estimate: Estimate, window: Window, task: asyncio.Task[RowResult]
     ) -> None:
-        window.end(estimate.num_prompt_tokens)
+        has_ended = not task.cancelled() and task.exception() is None
+        window.leave(estimate.num_prompt_tokens, has_ended=has_ended)
         if task.cancelled():  # taken back
             return self._leave(batch, run, estimate, None)
         error = task.exception()
