@@ -32,6 +32,7 @@ ROOM_ORDERS = {
         "services",
         "offline.running",
         "offline.checking",
+        "offline.nodes",
         "offline.store",
         "offline.database",
         "answers",

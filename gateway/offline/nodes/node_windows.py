@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.offline.running.fair_share import LookAhead
 from schedcore.api.types import EngineStats, RequestClass
 
 FIRST = 16  # rows, of a node of which nothing is known
@@ -57,9 +56,9 @@ class Window:
 class NodeWindows:
     """With fewer than two nodes there are none: rows go as other requests do."""
 
-    def __init__(self, look_ahead: LookAhead) -> None:
-        """look_ahead: of each engine, at most."""
-        self._most = look_ahead
+    def __init__(self, max_rows: int, max_tokens: int) -> None:
+        """Of each node, at most: rows, and tokens of their prompts but for a single row."""
+        self._max_rows, self._max_tokens = max_rows, max_tokens
         self._anywhere = Window(None, math.inf)
         self._windows: dict[str, Window] = {}
 
@@ -67,25 +66,15 @@ class NodeWindows:
     def names(self) -> tuple[str, ...]:
         return tuple(self._windows)
 
-    @property
-    def look_ahead(self) -> LookAhead:
-        """Of all together."""
-        most, number = self._most, max(1, len(self._windows))
-        return LookAhead(
-            max_rows=number * most.max_rows,
-            max_tokens=number * most.max_tokens,
-            max_lag_tokens=number * most.max_lag_tokens,
-        )
-
     def look(self, gauges: Mapping[str, EngineStats | None], now: float) -> bool:
         """gauges: of the nodes that take rows, what their engines last said. True: there are others than before."""
         names = tuple(gauges) if len(gauges) > 1 else ()
         has_changed = self._windows.keys() != set(names)
         if has_changed:
-            first = min(FIRST, self._most.max_rows)
+            first = min(FIRST, self._max_rows)
             self._windows = {name: self._windows.get(name) or Window(name, first, now) for name in names}
         for name, window in self._windows.items():
-            window.look(gauges[name], now, self._most.max_rows)
+            window.look(gauges[name], now, self._max_rows)
         return has_changed
 
     def next(self, now: float) -> Window | None:
@@ -104,4 +93,4 @@ class NodeWindows:
             return False
         if not window.num_rows:
             return True
-        return window.num_rows < window.size and window.num_tokens < self._most.max_tokens
+        return window.num_rows < window.size and window.num_tokens < self._max_tokens

@@ -38,6 +38,14 @@ class LookAhead:
     max_tokens: int  # of prompts, estimated; one row may always start
     max_lag_tokens: int
 
+    def times(self, number: int) -> LookAhead:
+        """Of so many engines together."""
+        return LookAhead(
+            max_rows=number * self.max_rows,
+            max_tokens=number * self.max_tokens,
+            max_lag_tokens=number * self.max_lag_tokens,
+        )
+
 
 @dataclass(slots=True)
 class _Batch:

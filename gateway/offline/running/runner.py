@@ -59,7 +59,8 @@ class OfflineRunner:
         self._serving = serving
         self._store = store
         self._nodes = serving.engine if isinstance(serving.engine, EngineNodes) else None
-        self._windows = NodeWindows(look_ahead)
+        self._windows = NodeWindows(look_ahead.max_rows, look_ahead.max_tokens)
+        self._look_ahead = look_ahead  # of each engine
         self._share = FairShare(look_ahead)
         self._budget = RequestBudget(REQUESTS_PER_ROW * look_ahead.max_rows)
         self._max_promoted = max_promoted
@@ -115,8 +116,9 @@ class OfflineRunner:
     def _deal_again(self, nodes: Collection[str]) -> None:
         """Nodes have come or gone: what those that are gone have not begun is dealt again, or was given to nobody."""
         names = self._windows.names
-        self._share.set_look_ahead(self._windows.look_ahead)
-        self._budget.max_requests = REQUESTS_PER_ROW * self._windows.look_ahead.max_rows
+        look_ahead = self._look_ahead.times(max(1, len(names)))
+        self._share.set_look_ahead(look_ahead)
+        self._budget.max_requests = REQUESTS_PER_ROW * look_ahead.max_rows
         for batch in self._batches.values():
             batch.queue.set_nodes(names)
             not_begun = [(index, run.node) for index, (run, _) in batch.runs.items() if not run.has_begun]

@@ -6,10 +6,9 @@ import msgspec
 
 from fakes.fake_engine import FakeSteps
 from gateway.offline.nodes.node_windows import FIRST, LEAST, NodeWindows
-from gateway.offline.running.fair_share import LookAhead
 from schedcore.api.types import EngineStats, RequestClass
 
-MOST = LookAhead(max_rows=64, max_tokens=1000, max_lag_tokens=100)
+MOST, MOST_TOKENS = 64, 1000
 
 
 def said(num_running: int, num_waiting: int) -> EngineStats:
@@ -29,21 +28,19 @@ def filled(windows: NodeWindows, now: float) -> dict[str, int]:
 
 
 def test_of_one_node_nothing_is_counted() -> None:
-    windows = NodeWindows(MOST)
+    windows = NodeWindows(MOST, MOST_TOKENS)
     assert not windows.look({"a": said(1, 0)}, 1.0)
     window = windows.next(1.0)
     assert window is not None
     assert window.name is None
-    assert windows.look_ahead == MOST
     for _ in range(1000):
         window.start(1000)
     assert windows.next(1.0) is window
 
 
 def test_a_window_grows_while_nothing_waits_and_falls_when_too_much_does() -> None:
-    windows = NodeWindows(MOST)
+    windows = NodeWindows(MOST, MOST_TOKENS)
     assert windows.look({"fast": None, "slow": None}, 0.0)
-    assert windows.look_ahead.max_rows == 2 * MOST.max_rows
     assert filled(windows, 0.0) == {"fast": FIRST, "slow": FIRST}
     assert not windows.look({"fast": said(FIRST, 0), "slow": said(2, FIRST - 2)}, 0.25)
     assert filled(windows, 0.25) == {"fast": FIRST, "slow": 0}
@@ -54,13 +51,13 @@ def test_a_window_grows_while_nothing_waits_and_falls_when_too_much_does() -> No
     for now in range(1, 20):
         windows.look({"fast": said(64, 0), "slow": said(0, FIRST)}, float(now))
         sizes = {window.name: window.size for window in windows._windows.values()}
-    assert sizes["fast"] == MOST.max_rows
+    assert sizes["fast"] == MOST
     assert sizes["slow"] < FIRST
     assert sizes["slow"] >= LEAST
 
 
 def test_the_same_word_of_an_engine_counts_once() -> None:
-    windows = NodeWindows(MOST)
+    windows = NodeWindows(MOST, MOST_TOKENS)
     stats = {"a": said(FIRST, 0), "b": said(FIRST, 0)}
     windows.look(stats, 0.0)
     filled(windows, 0.0)
@@ -72,7 +69,7 @@ def test_the_same_word_of_an_engine_counts_once() -> None:
 
 
 def test_who_comes_has_room_at_once_and_who_refused_waits() -> None:
-    windows = NodeWindows(MOST)
+    windows = NodeWindows(MOST, MOST_TOKENS)
     windows.look({"a": None, "b": None}, 0.0)
     filled(windows, 0.0)
     assert not windows.has_idle(0.0)
@@ -88,7 +85,7 @@ def test_who_comes_has_room_at_once_and_who_refused_waits() -> None:
 
 
 def test_long_prompts_fill_a_window_and_one_may_always_go() -> None:
-    windows = NodeWindows(MOST)
+    windows = NodeWindows(MOST, MOST_TOKENS)
     windows.look({"a": None, "b": None}, 0.0)
     for _ in range(2):
         window = windows.next(0.0)
