@@ -150,10 +150,12 @@ class NodeRouting:
         return Destination(node, self._names[source])
 
     def note_sent(self, asked: EngineRequest, name: str, stats: EngineStats | None) -> None:
-        """Somebody else has chosen the node: what it has to do now, and what it will hold. REQUIRES: it has joined.
+        """Somebody else has chosen the node: what it has to do now, and what it will hold.
 
-        stats: what its engine last said.
+        stats: what its engine last said. One that is about to join is not known yet.
         """
+        if name not in self._numbers:
+            return
         now, number = self._clock(), self._numbers[name]
         if self._table.state(number) is not NodeState.UP:
             self._table.set_state(number, NodeState.UP)
