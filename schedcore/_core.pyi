@@ -273,6 +273,11 @@ class Scheduler:
     def abort(self, request_id: int) -> bool:
         """True if the request was live; its memory is free at once, or, if it is in the plan now being executed,
         after its commit, which then leaves it out of the StepOutput."""
+    def force(self, request_id: int, token_ids: Sequence[int] | Int32) -> bool:
+        """The request's next tokens, where its grammar leaves no others: computed in one step where that pays, and
+        compared with what is sampled, as guesses are. They count until its next token. False: it is not live, or
+        max_guessed_tokens is 0. Raises CoreError while a plan is open, or for a negative token.
+        """
     def schedule(self, now: float) -> BatchPlan: ...
     def commit(self, sampled_token_ids: Int32, now: float) -> StepOutput:
         """sampled_token_ids: [len(sample_seqs)]. Raises CoreError if no plan is open or the size differs."""

@@ -254,6 +254,13 @@ void bind_scheduler(py::module_& module) {
       .def("retry_seconds", [](SchedulerObject& self) { return self.scheduler().retry_seconds(); })
       .def(
           "abort", [](SchedulerObject& self, uint64_t id) { return self.scheduler().abort(id); }, "request_id"_a)
+      .def(
+          "force",
+          [](SchedulerObject& self, uint64_t id, const py::object& token_ids) {
+            const TokenIds tokens(token_ids);
+            return self.scheduler().force(id, tokens.view());
+          },
+          "request_id"_a, "token_ids"_a)
       .def("schedule", &SchedulerObject::schedule, "now"_a)
       .def("commit", &SchedulerObject::commit, "sampled_token_ids"_a, "now"_a)
       .def("has_work", [](SchedulerObject& self) { return self.scheduler().has_work(); })

@@ -82,6 +82,13 @@ class AbortCall(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
     error: str | None = None
 
 
+class ForceCall(msgspec.Struct, frozen=True, array_like=True, tag="force"):
+    request_id: int
+    token_ids: bytes
+    result: bool | None
+    error: str | None = None
+
+
 class ScheduleCall(msgspec.Struct, frozen=True, array_like=True, tag="schedule"):
     now: float  # seconds
     result: PlanResult | None
@@ -178,6 +185,7 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
 SchedulerCall = (
     AddCall
     | AbortCall
+    | ForceCall
     | ScheduleCall
     | CommitCall
     | ResetCall

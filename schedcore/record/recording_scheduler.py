@@ -24,6 +24,7 @@ from schedcore.record.decision_record import (
     Call,
     CommitCall,
     DiskCall,
+    ForceCall,
     Header,
     MovesCall,
     OutputResult,
@@ -70,6 +71,13 @@ class RecordingScheduler(Scheduler):
             was_live = super().abort(request_id)
         self._writer.append(AbortCall(request_id, was_live))
         return was_live
+
+    def force(self, request_id: int, token_ids: Sequence[int] | Int32) -> bool:
+        ids = int32_bytes(token_ids)
+        with self._recorded_failure(lambda error: ForceCall(request_id, ids, None, error)):
+            is_live = super().force(request_id, token_ids)
+        self._writer.append(ForceCall(request_id, ids, is_live))
+        return is_live
 
     def schedule(self, now: float) -> BatchPlan:
         with self._recorded_failure(lambda error: ScheduleCall(now, None, error)):

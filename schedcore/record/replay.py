@@ -23,6 +23,7 @@ from schedcore.record.decision_record import (
     Call,
     CommitCall,
     DiskCall,
+    ForceCall,
     Header,
     MovesCall,
     OutputResult,
@@ -234,6 +235,8 @@ class _Replayer:
                 return partial(scheduler.add_request, call.request_id, prompt, **call.options), lambda s: s.name
             case AbortCall():
                 return partial(scheduler.abort, call.request_id), bool
+            case ForceCall():
+                return partial(scheduler.force, call.request_id, int32_array(call.token_ids)), bool
             case ScheduleCall():
                 return partial(scheduler.schedule, call.now), partial(plan_result, fields=self._plan_fields)
             case CommitCall():
@@ -267,6 +270,8 @@ class _Replayer:
                 return f"add_request({call.request_id})"
             case AbortCall():
                 return f"abort({call.request_id})"
+            case ForceCall():
+                return f"force({call.request_id})"
             case ScheduleCall():
                 return f"the plan of schedule({call.now}){_differing(call.result, result, self._plan_fields)}"
             case CommitCall():

@@ -86,6 +86,7 @@ struct History {
   FakeEngine engine;
   uint64_t next_id = 0;
   int64_t num_accepted = 0;
+  int64_t num_forced = 0;  // named, most of them more than once
 
   explicit History(Random source)
       : random(std::move(source)),
@@ -113,6 +114,7 @@ struct History {
     const Tokens stops = random.chance(30) ? Tokens{2} : Tokens{};
     const std::string session = random.chance(60) ? session_name() : "";
     spec.session_id = session;
+    spec.is_guessable = spec.id % 4 != 1;
     num_accepted += engine.add(spec, prompt, random.chance(20) ? "other" : "", stops) == AddStatus::kOk;
   }
 
@@ -134,7 +136,21 @@ struct History {
     if (next_id > 0) engine.abort(random.between(0, static_cast<int32_t>(next_id) - 1));
   }
 
+  // Some requests' next tokens are known, mostly; without a draw of its own, as max_guessed_tokens.
+  void force() {
+    for (const auto& [id, request] : engine.requests) {
+      const uint64_t draw = mix(id, request.output.size());
+      if (request.reason != FinishReason::kNone || id % 4 > 1 || draw % 3 == 0) continue;
+      const Tokens all = engine.expected_output(request);
+      const auto num_known = std::min<size_t>(all.size(), request.output.size() + (draw >> 8) % 7);
+      Tokens tokens(all.begin() + std::ssize(request.output), all.begin() + static_cast<std::ptrdiff_t>(num_known));
+      if ((draw >> 16) % 8 == 0) tokens.push_back(1);
+      num_forced += engine.scheduler.force(id, tokens) ? std::ssize(tokens) : 0;
+    }
+  }
+
   void step() {
+    force();
     engine.step([&] {
       if (random.chance(20)) abort();
       if (random.chance(10)) add();

@@ -34,6 +34,7 @@ TEST(scheduler_random, every_history_ends_well) {
   int64_t num_announced = 0;
   int64_t num_guessed = 0;
   int64_t num_right_guesses = 0;
+  int64_t num_forced = 0;
   for (unsigned seed = 0; seed < 1200; ++seed) {
     try {
       History<Random> history(Random{std::mt19937(seed)});
@@ -56,6 +57,7 @@ TEST(scheduler_random, every_history_ends_well) {
       num_announced += stats.counters.num_announced_requests;
       num_guessed += history.engine.num_guessed;
       num_right_guesses += stats.counters.num_right_guesses;
+      num_forced += history.num_forced;
     } catch (const std::exception& error) {
       throw testing::Failure("seed " + std::to_string(seed) + ": " + error.what());
     }
@@ -76,6 +78,7 @@ TEST(scheduler_random, every_history_ends_well) {
   CHECK(num_announced > 30);
   CHECK(num_guessed - num_right_guesses > 100);
   CHECK(num_right_guesses > 300);
+  CHECK(num_forced > 1000);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What requests say is guessed, computed and kept as far as it was right. The engine notices wrong vectors and tokens.
 #include "speculation/speculation.h"
 
+#include "base/check.h"
 #include "fake_engine.h"
 #include "policy_world.h"
 #include "testing.h"
@@ -157,6 +158,128 @@ TEST(speculation, no_deadline_is_missed_for_a_guess) {
   }
   CHECK(engine.num_guessed > 0);
   CHECK(num_steps(engine) + engine.num_guessed <= 100 + 3 * num_steps(engine));
+}
+
+// What the request will say next. REQUIRES: it is asked between two steps.
+Tokens next_tokens(const FakeEngine& engine, uint64_t id, int32_t num) {
+  const auto& request = engine.requests.at(id);
+  const Tokens all = engine.expected_output(request);
+  const auto begin = all.begin() + std::ssize(request.output);
+  return {begin, begin + std::min<std::ptrdiff_t>(num, all.end() - begin)};
+}
+
+struct UnrepeatingEngine : FakeEngine {
+  explicit UnrepeatingEngine(const SchedulerConfig& config) : FakeEngine(config, 50, linear_seconds(0.010, 0.001)) {
+    pause = 0.02;
+  }
+  bool force(uint64_t id, Tokens tokens) { return scheduler.force(id, tokens); }
+};
+
+TEST(speculation, forced_tokens_and_the_one_behind_them_take_one_step) {
+  for (const bool is_guessable : {true, false}) {
+    UnrepeatingEngine engine(config_of(8));
+    RequestSpec spec;
+    spec.id = 1;
+    spec.max_tokens = 40;
+    spec.is_guessable = is_guessable;
+    engine.add(spec, {1, 2, 3});
+    engine.step();
+    CHECK(engine.force(1, next_tokens(engine, 1, 5)));
+    const BatchPlan plan = engine.step();
+    CHECK_EQ(plan.num_seqs(), 6);
+    CHECK_EQ(plan.sample_seqs.size(), 6);
+    CHECK_EQ(engine.output(1).size(), 7);
+    CHECK_EQ(engine.step().num_seqs(), 1);  // they counted once
+    engine.run();
+    CHECK_EQ(num_right(engine), 5);
+    CHECK_EQ(engine.num_guessed, 5);
+  }
+}
+
+TEST(speculation, forced_tokens_are_compared_with_what_is_sampled) {
+  UnrepeatingEngine engine(config_of(8));
+  engine.add(1, {1, 2, 3}, 40);
+  engine.step();
+  Tokens tokens = next_tokens(engine, 1, 5);
+  tokens[2] ^= 1;
+  engine.force(1, tokens);
+  CHECK_EQ(engine.step().num_seqs(), 6);
+  CHECK_EQ(engine.output(1).size(), 4);
+  engine.run();  // the engine compares with what must have been answered
+  CHECK_EQ(num_right(engine), 2);
+}
+
+TEST(speculation, forced_tokens_are_no_more_than_guesses_may_be) {
+  UnrepeatingEngine engine(config_of(3));
+  UnrepeatingEngine full(config_of(8, 64, 5));
+  for (UnrepeatingEngine* one : {&engine, &full}) {
+    for (uint64_t id = 1; id < 5; ++id) one->add(id, {1, 2, 4}, 60);
+    one->step();
+    one->force(1, next_tokens(*one, 1, 6));
+    CHECK_EQ(one->step().num_seqs(), one == &engine ? 4 + 3 : 5);
+    one->run();
+  }
+}
+
+TEST(speculation, no_deadline_is_missed_for_a_forced_token) {
+  SchedulerConfig config = config_of(8);
+  config.policy = "hocket";
+  UnrepeatingEngine engine(config);
+  RequestSpec spec;
+  spec.id = 1;
+  spec.max_tokens = 60;
+  spec.targets.itl = 0.0135;  // of 11 ms for a token and 1 ms for each forced one
+  engine.add(spec, {1, 2, 3});
+  engine.pause = 0.0;
+  while (engine.scheduler.has_work()) {
+    engine.force(1, next_tokens(engine, 1, 6));
+    const BatchPlan plan = engine.step([&](const BatchPlan& p) { engine.now += 0.010 + 0.001 * p.num_tokens(); });
+    CHECK(plan.num_seqs() <= 4);
+  }
+  CHECK(engine.num_guessed > 10);
+}
+
+TEST(speculation, forced_tokens_wait_for_their_request_and_no_longer) {
+  SchedulerConfig config = config_of(8, 12, 4);
+  UnrepeatingEngine engine(config);
+  engine.add(1, {1, 2, 3}, 40);
+  engine.step();
+  engine.force(1, next_tokens(engine, 1, 5));
+  engine.force(1, {});
+  CHECK_EQ(engine.step().num_seqs(), 1);  // taken back
+  const Tokens two = next_tokens(engine, 1, 2);
+  engine.force(1, next_tokens(engine, 1, 4));
+  engine.force(1, two);
+  CHECK_EQ(engine.step().num_seqs(), 3);  // the last word counts
+  engine.run();
+}
+
+TEST(speculation, forced_tokens_end_with_the_request) {
+  for (int32_t max_tokens = 2; max_tokens < 8; ++max_tokens) {
+    UnrepeatingEngine engine(config_of(8));
+    engine.add(1, {1, 2, 3}, max_tokens);
+    engine.step();
+    engine.force(1, next_tokens(engine, 1, 5));
+    engine.run();
+    CHECK_EQ(std::ssize(engine.output(1)), max_tokens);
+    CHECK(!engine.force(1, {1, 2}));  // it is gone
+  }
+}
+
+TEST(speculation, forced_tokens_of_nobody_or_where_nothing_is_guessed_are_not_kept) {
+  UnrepeatingEngine engine(config_of(8));
+  UnrepeatingEngine off(config_of(0));
+  for (UnrepeatingEngine* one : {&engine, &off}) {
+    one->add(1, {1, 2, 3}, 10);
+    one->step();
+  }
+  CHECK(!engine.force(2, {1}));
+  const Tokens known = next_tokens(engine, 1, 1);
+  CHECK(!off.force(1, next_tokens(off, 1, 3)));
+  CHECK_EQ(off.step().num_seqs(), 1);
+  const Tokens none{1, -1};
+  CHECK_THROWS(engine.force(1, none), CoreError);
+  engine.step([&] { CHECK_THROWS(engine.force(1, known), CoreError); });
 }
 
 TEST(speculation, needs_all_cache_as_keys_and_values) {

@@ -66,6 +66,8 @@ def live(scheduler: Scheduler, seed: int, num_turns: int = 60) -> list[Any]:
 
     for _ in range(num_turns):
         world()
+        if next_id % 3 == 0:
+            decisions.append(scheduler.force(rng.randint(1, next_id), [rng.randrange(VOCAB_SIZE) for _ in range(3)]))
         now += rng.expovariate(10)
         plan = scheduler.schedule(now)
         decisions.append(contents(plan))

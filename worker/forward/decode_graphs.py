@@ -14,7 +14,7 @@ from torch import Tensor
 from schedcore._core import BatchPlan
 from worker import ops
 from worker.batch.paged_pool import PagedPool
-from worker.batch.staging import Parcel
+from worker.batch.staging import Parcel, to_device
 from worker.forward.decode_inputs import DecodeInputs
 from worker.forward.forward import Forward
 from worker.forward.step_inputs import sampled_tokens
@@ -86,13 +86,14 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def logits(self, plan: BatchPlan, sample_tokens: Int32Array, *others: Parcel) -> Tensor:
-        is_whole = len(sample_tokens) == plan.num_tokens
-        if not is_whole or not self._inputs.can_take(plan, *others):
+        if not self._inputs.can_take(plan, *others):
             return self._eager.logits(plan, sample_tokens, *others)
         size = self._inputs.load(plan, *others)
         self._replays[size]()
         self.num_replayed += 1
-        return self._logits[: plan.num_seqs]
+        if len(sample_tokens) == plan.num_seqs:
+            return self._logits[: plan.num_seqs]
+        return self._logits[to_device(sample_tokens.astype(np.int64), self._logits.device)]
 
     def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
         return self.greedy(plan)[0]

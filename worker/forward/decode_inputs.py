@@ -44,9 +44,9 @@ class DecodeInputs:
         self.batches = {size: self._batch(size) for size in sizes}
 
     def can_take(self, plan: BatchPlan, *others: Parcel) -> bool:
-        """Whether it has decodes only, not too many, nothing under way to them, and little changed in the table."""
+        """Whether it has single tokens only, not too many, nothing under way to them, little changed in the table."""
         num = plan.num_seqs
-        if not (plan.num_tokens == num == len(plan.sample_seqs) and num <= self._sizes[-1]):
+        if not plan.num_tokens == num <= self._sizes[-1]:
             return False
         is_landed = self._pool.arrivals.num_landed[0] == ALL_LANDED
         return bool(is_landed) and self._staging.fits(self._parcel, *others, changes_parcel(plan, self._pool))

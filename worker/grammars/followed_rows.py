@@ -30,6 +30,7 @@ class FollowedRows:
 
     def __init__(self, rows: Rows, matchers: Sequence[Matcher], is_greedy: npt.NDArray[np.bool_]) -> None:
         """matchers: of these rows of the logits. is_greedy: rows that a mask need not go before."""
+        self.matchers = matchers
         self._first_rows, self._rows = rows[~is_greedy], rows[is_greedy]
         self._first = [matcher for matcher, greedy in zip(matchers, is_greedy.tolist(), strict=True) if not greedy]
         self._greedy = [matcher for matcher, greedy in zip(matchers, is_greedy.tolist(), strict=True) if greedy]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from schedcore._core import NO_TOKEN
 from worker.grammars.matcher import Matcher
 
-_Sampled = tuple[Sequence[Matcher], npt.NDArray[np.int32]]
+_Sampled = tuple[Sequence[Matcher], npt.NDArray[np.int32] | None]
 
 
 class Follower:
@@ -32,6 +32,11 @@ class Follower:
         """tokens[i] was sampled for matchers[i]; NO_TOKEN: none was."""
         self._num_open += 1
         self._todo.put((matchers, tokens))
+
+    def begin_masks(self, matchers: Sequence[Matcher]) -> None:
+        """They are at their next token already."""
+        self._num_open += 1
+        self._todo.put((matchers, None))
 
     def wait(self) -> None:
         """Until every matcher is at its next token."""
@@ -55,7 +60,11 @@ class Follower:
                 self._done.put(None)
 
     @staticmethod
-    def _follow(matchers: Sequence[Matcher], tokens: npt.NDArray[np.int32]) -> None:
+    def _follow(matchers: Sequence[Matcher], tokens: npt.NDArray[np.int32] | None) -> None:
+        if tokens is None:
+            for matcher in matchers:
+                matcher.find_mask()
+            return
         for matcher, token in zip(matchers, tokens.tolist(), strict=True):
             if token != NO_TOKEN:
                 matcher.advance(token)

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from schedcore._core import BatchPlan
 from schedcore.api.types import EngineRequest, Grammar
 from schedcore.grammar.problems import readable
 from schedcore.grammar.source import limits, llguidance_source
 from worker.grammars.follower import Follower
+from worker.grammars.forced_spans import ForcedSpans, Span
 from worker.grammars.matcher import Matcher
 from worker.grammars.vocabulary import VocabularyError, has_vocabulary, load_vocabulary
 
@@ -36,8 +38,10 @@ class GrammarError(Exception):
 class Grammars:
     """Called on the engine's thread only."""
 
-    def __init__(self, folder: Path | None, vocab_size: int) -> None:
-        """folder: of the checkpoint, for its vocabulary; None: every grammar is refused."""
+    def __init__(self, folder: Path | None, vocab_size: int, *, names_forced: bool = False) -> None:
+        """folder: of the checkpoint, for its vocabulary; None: every grammar is refused. names_forced: whether the
+        scheduler is told of tokens that nothing but can come.
+        """
         self._folder, self._vocab_size = folder, vocab_size
         self._vocabulary: LLTokenizer | None = None
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
@@ -45,6 +49,7 @@ class Grammars:
         self._matchers: dict[int, Matcher] = {}
         self._compiler: ThreadPoolExecutor | None = None
         self._follower: Follower | None = None
+        self._spans = ForcedSpans() if names_forced else None
 
     @property
     def has_vocabulary(self) -> bool:
@@ -87,6 +92,8 @@ class Grammars:
     def remove(self, request_id: int) -> bool:
         """Idempotent. Whether its grammar was still being compiled."""
         self._matchers.pop(request_id, None)
+        if self._spans is not None:
+            self._spans.remove(request_id)
         future = self._compiling.pop(request_id, None)
         return future is not None and (future.cancel() or True)
 
@@ -100,10 +107,41 @@ class Grammars:
         if self._follower is not None:
             self._follower.wait()
 
-    def advance(self, matchers: Sequence[Matcher], tokens: npt.NDArray[np.int32]) -> None:
-        """The tokens that were sampled, each for its matcher; the next masks that they want are found meanwhile."""
-        if self._follower is not None and matchers:
+    def advance(
+        self, matchers: Sequence[Matcher], tokens: npt.NDArray[np.int32], followed: Sequence[Matcher] = ()
+    ) -> None:
+        """The tokens that were sampled, each for its matcher; the next masks that they want are found meanwhile.
+
+        followed: all matchers of the step, with those that have moved on already.
+        """
+        if self._follower is None:
+            return
+        if self._spans is not None:
+            matchers, tokens, moved = self._spans.ask(matchers, tokens, followed)
+            self._begin_masks(moved)
+        if matchers:
             self._follower.begin(matchers, tokens)
+
+    @property
+    def names_forced(self) -> bool:
+        return self._spans is not None
+
+    def take_forced(self) -> list[tuple[int, list[int]]]:
+        """Requests, and what has to come next in each, since the last call."""
+        return [] if self._spans is None else self._spans.take_unnamed()
+
+    def follow_forced(self, plan: BatchPlan) -> list[Span]:
+        """Forced tokens that the plan computes, for matchers of which the scheduler was told."""
+        if self._spans is None:
+            return []
+        spans = self._spans.follow(plan)
+        self._begin_masks([span.matcher for span in spans])
+        return spans
+
+    def _begin_masks(self, matchers: Sequence[Matcher]) -> None:
+        wanting = [matcher for matcher in matchers if matcher.wants_mask and not matcher.has_mask]
+        if self._follower is not None and wanting:
+            self._follower.begin_masks(wanting)
 
     def close(self) -> None:
         if self._compiler is not None:

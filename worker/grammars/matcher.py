@@ -31,10 +31,13 @@ class Matcher:
         "_stop_tokens",
         "_text_bits",
         "address",
+        "forced",
         "has_mask",
         "mask",
+        "names_forced",
         "num_unaided",
         "problem",
+        "request_id",
     )
 
     def __init__(self, inner: LLMatcher, end_tokens: Sequence[int], stop_tokens: Sequence[int], num_words: int) -> None:
@@ -49,6 +52,9 @@ class Matcher:
         self.has_mask = False  # the mask is that of the next token
         self.num_unaided = 0  # tokens in a row, up to now, that the model would have chosen without a mask
         self.problem: str | None = None  # why the request cannot go on
+        self.request_id = 0  # where forced tokens are named
+        self.names_forced = False  # the request takes forced tokens as they are
+        self.forced: list[int] = []  # that come next, as far as find_forced() was asked here
 
     @property
     def wants_mask(self) -> bool:
@@ -81,6 +87,25 @@ class Matcher:
         self.has_mask = False
         self.num_unaided += 1
         return True
+
+    def find_forced(self) -> bool:
+        """Whether one token only may come next: it stands in `forced`, with those that may only come behind it.
+
+        A mask would allow nothing else (tests/worker/grammars/test_forced_spans.py).
+        """
+        forced = [] if self.problem is not None else self._inner.compute_ff_tokens()
+        for i, token in enumerate(forced):
+            if token in self._stop_tokens or token in self._end_tokens:  # no mask allows it as text
+                forced = forced[:i]
+                break
+        self.forced = forced
+        return bool(forced)
+
+    def follow_forced(self, num_tokens: int) -> None:
+        """Moves on by the first of `forced`, which is empty then."""
+        for token in self.forced[:num_tokens]:
+            self.advance(token)
+        self.forced = []
 
     def find_mask(self) -> None:
         """Of nothing, once there is a problem."""

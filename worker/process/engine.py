@@ -126,6 +126,8 @@ class Engine:
         has_released = bool(self._held) and self._release_held()
         start = self._clock()
         self._tiers.report()
+        for request_id, tokens in self._grammars.take_forced():
+            self._core.force(request_id, tokens)
         plan = self._core.schedule(start)
         scheduled = self._clock()
         self._tiers.begin(plan)
@@ -333,7 +335,7 @@ class Engine:
         if not _may_reuse(request):
             salt = f"{salt}\0{internal_id}"
         now = self._clock()
-        # Behind guesses there is no mask yet, and what is sampled beside a vector means nothing.
+        # Behind guesses there is no mask, but behind forced tokens; what is sampled beside a vector means nothing.
         is_guessable = request.grammar is None and request.pooling is None
         options: dict[str, Any] = {} if is_guessable else {"is_guessable": False}
         if request.num_prior_tokens:

@@ -16,7 +16,7 @@ from worker import ops
 from worker.base.errors import CheckpointError, MemoryPlanError
 from worker.batch.host_memory import keep_freed_memory
 from worker.batch.paged_pool import PagedPool
-from worker.forms.cache_forms import has_copies, has_forms
+from worker.forms.cache_forms import has_copies, has_forms, max_guessed_tokens
 from worker.forward.decode_inputs import batch_sizes
 from worker.forward.forward import Forward
 from worker.forward.warm_up import warm_up
@@ -84,7 +84,8 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
     memory = plan_memory(config, model_config, pool_dtype, max(0, free_bytes), has_forms=forms, has_copies=copies)
     pool = allocate_pool(memory, config, model_config, pool_dtype, device, has_padding_row=bool(sizes))
     forward = _make_forward(model, pool, config, sizes)
-    grammars = Grammars(folder, model_config.vocab_size)
+    names_forced = max_guessed_tokens(config, model_config) > 0
+    grammars = Grammars(folder, model_config.vocab_size, names_forced=names_forced)
     runner = ModelRunner(
         model, pool, max_num_seqs=config.max_num_seqs, seed=config.seed, forward=forward, grammars=grammars
     )

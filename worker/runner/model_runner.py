@@ -54,21 +54,26 @@ class ModelRunner:
 
     def execute(self, plan: BatchPlan) -> StepResult:
         begin_changes(plan, self._pool)
+        forced = self._sampler.forced_rows(plan)
+        if forced is None:
+            return self._result(plan, *self._sample(plan))
+        return self._result(plan, *forced.complete(*self._sample(forced.rest)))
+
+    def _sample(self, plan: BatchPlan) -> tuple[TokenIds, dict[int, TokenLogprobs] | None]:
         chunks, spans = self._prompt_logprobs.chunks(plan), self._pools.spans(plan)
         needs = self._sampler.needs(plan)
         if (needs is None or needs.corrects_greedy) and not (chunks or spans):
-            return self._result(plan, self._greedy_tokens(plan, needs), None)
+            return self._greedy_tokens(plan, needs), None
         with torch.inference_mode():
             drawing = None
             if chunks or spans:
                 logits = self._run_with_prompts(plan, chunks, spans)
                 if logits is None:  # any token will do
-                    return self._result(plan, np.zeros(len(plan.sample_seqs), np.int32), None)
+                    return np.zeros(len(plan.sample_seqs), np.int32), None
             else:
                 drawing = self._drawing(plan, needs)
                 logits = self._forward.logits(plan, sampled_tokens(plan), *([] if drawing is None else [drawing]))
-            token_ids, logprobs = self._sampler.sample(logits, plan, drawing, needs)
-            return self._result(plan, token_ids, logprobs)
+            return self._sampler.sample(logits, plan, drawing, needs)
 
     def _greedy_tokens(self, plan: BatchPlan, needs: PlanNeeds | None) -> TokenIds:
         if needs is None:

@@ -28,6 +28,8 @@ class Needs:
     ADJUSTMENTS = BIAS | MIN_TOKENS | PENALTIES
     LOOKS_BACK = PENALTIES | ALLOWED  # at what the request has output
     MASK = RANDOM | MIN_TOKENS | ALLOWED  # of the grammar, if there is one, before a token is chosen
+    # That leave a token alone if the grammar forces it, and want nothing of its row.
+    FORCED = RANDOM | GRAMMAR | MIN_TOKENS
 
 
 class TokenHistory:

@@ -24,6 +24,7 @@ from worker.grammars.grammars import Grammars
 from worker.grammars.masks import allow_only
 from worker.ops.draw import DrawParameters
 from worker.sampling.adjust import AdjustedRow, adjust
+from worker.sampling.forced_rows import ForcedRows
 from worker.sampling.guessed_rows import GuessedRows
 from worker.sampling.logprobs import named_logprobs, token_logprobs
 from worker.sampling.request_state import Needs, RequestState, is_plain
@@ -76,12 +77,21 @@ class Sampler:
         if not is_plain(request):
             grammars = self._grammars if request.grammar is not None else None
             matcher = None if grammars is None else grammars.matcher(request.request_id)
-            self._states[request.request_id] = RequestState(request, self._vocab_size, self._seed, matcher)
+            state = RequestState(request, self._vocab_size, self._seed, matcher)
+            self._states[request.request_id] = state
+            if matcher is not None and grammars is not None and grammars.names_forced:
+                matcher.request_id = request.request_id
+                matcher.names_forced = not state.needs & ~Needs.FORCED
 
     def remove(self, request_id: int) -> None:
         self._last_plan = ()
         self._states.pop(request_id, None)
         self._table.forget(request_id)
+
+    def forced_rows(self, plan: BatchPlan) -> ForcedRows | None:
+        """To be asked before anything else of a plan. None where all of its tokens are to be chosen."""
+        spans = [] if self._grammars is None else self._grammars.follow_forced(plan)
+        return ForcedRows(plan, spans) if any(span.num_forced for span in spans) else None
 
     def needs(self, plan: BatchPlan) -> PlanNeeds | None:
         """None where argmax is all that this plan's tokens need."""
@@ -236,7 +246,7 @@ class Sampler:
         """token_ids: of all rows; those that grammars refuse are corrected. Matchers move on."""
         matchers, tokens = followed.correct(logits, token_ids)
         if self._grammars is not None:
-            self._grammars.advance(matchers, tokens)
+            self._grammars.advance(matchers, tokens, followed.matchers)
 
     def _parameters(self, rows: npt.NDArray[np.int32], num_output_tokens: npt.NDArray[np.int64]) -> DrawParameters:
         table = self._table

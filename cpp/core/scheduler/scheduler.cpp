@@ -96,6 +96,15 @@ bool Scheduler::abort(uint64_t request_id) {
   return true;
 }
 
+bool Scheduler::force(uint64_t request_id, std::span<const int32_t> tokens) {
+  HOCKET_CHECK(!is_open_, "force() while a plan is open");
+  HOCKET_CHECK(std::ranges::all_of(tokens, [](int32_t token) { return token >= 0; }), "a forced token is negative");
+  const Slot slot = speculation_.is_enabled() ? state_.requests.find(request_id) : kNone;
+  if (slot == kNone) return false;
+  speculation_.force(slot, tokens);
+  return true;
+}
+
 void Scheduler::end_request(Slot slot, FinishReason reason) {
   announcements_.on_ended(slot);
   restores_.on_ended(slot);

@@ -108,6 +108,12 @@ class Scheduler {
   // is in the open plan: then it comes back with the commit, which leaves the request out of the StepOutput.
   bool abort(uint64_t request_id);
 
+  // The request's next tokens, as its answer's form leaves no others: worth computing in one step like any guess, and
+  // compared like any guess with what is sampled, so that a wrong one costs time only. They count until one token of
+  // the request has come, or others are named. False, and nothing is kept: no live request has that id, or nothing is
+  // guessed. Throws CoreError while a plan is open, or if a token is negative.
+  bool force(uint64_t request_id, std::span<const int32_t> tokens);
+
   // Plans the next step. The plan is valid until the next schedule(); it is empty if and only if there is no work, and
   // then needs no commit. REQUIRES: no plan is open.
   const BatchPlan& schedule(double now);

@@ -28,7 +28,7 @@ bool Speculation::guess() {
   return true;
 }
 
-// Requests of this step that decode and whose text repeats itself.
+// Requests of this step that decode, and whose text repeats itself or has to go on in one way.
 void Speculation::collect() {
   candidates_.clear();
   RequestTable& requests = state_.requests;
@@ -39,12 +39,24 @@ void Speculation::collect() {
     const bool is_decode = requests.num_scheduled_tokens[slot] == 1 && requests.num_uncomputed_tokens(slot) == 1;
     if (!is_decode || requests.num_output_tokens(slot) == 0) continue;
     OfRequest& of = of_[slot];
+    if (!of.forced.empty()) {
+      candidates_.push_back(forced_candidate(slot));
+      continue;
+    }
     if (!of.is_guessable) continue;
     of.match = of.index.find(requests.known_tokens(slot));
     if (!of.match.is_found()) continue;
     candidates_.push_back(
         {slot, requests.num_tokens[slot], of.match.length, most_guesses(slot), of.acceptance.rates(expected)});
   }
+}
+
+GuessCandidate Speculation::forced_candidate(Slot slot) {
+  const auto num_forced = static_cast<int32_t>(of_[slot].forced.size());
+  GuessCandidate candidate{slot, state_.requests.num_tokens[slot], kForcedLength,
+                           std::min(most_guesses(slot), num_forced)};
+  candidate.rates.fill(1.0F);
+  return candidate;
 }
 
 // The last token that it may have is not guessed: nothing would be sampled behind it.
@@ -65,7 +77,8 @@ void Speculation::write(Slot slot, int32_t num_guesses) {
     if (!has_room || !state_.memory.grow(row, num_tokens + num_guesses)) num_guesses = num_there;
   }
   int32_t* tokens = requests.tokens[slot].get();
-  const int32_t* next = tokens + of_[slot].match.next;
+  const OfRequest& of = of_[slot];
+  const int32_t* next = of.forced.empty() ? tokens + of.match.next : of.forced.data();
   for (int32_t j = 0; j < num_guesses; ++j) tokens[num_tokens + j] = next[j];
   num_guessed_.set(slot, num_guesses);
   state_.budget -= num_guesses;
@@ -87,6 +100,7 @@ double Speculation::max_seconds() const {
 // text's end goes on in what has been sampled.
 void Speculation::learn(Slot slot, int32_t num_sampled) {
   OfRequest& of = of_[slot];
+  of.forced.clear();
   if (!of.match.is_found()) return;
   const auto tokens = state_.requests.known_tokens(slot);
   const auto sampled = tokens.last(num_sampled);

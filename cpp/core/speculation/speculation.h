@@ -1,7 +1,8 @@
 // Guesses of what requests will say next, verified by the step that computes them (the field says speculative decoding,
 // and drafts; a draft here is a message that is still being typed).
 //
-// A guess is where the request's text went on when it last said what it says now (repetition_index.h). In the plan a
+// A guess is where the request's text went on when it last said what it says now (repetition_index.h), or what nothing
+// but can follow in the form that its answer has (force()): such a guess is taken to be right. In the plan a
 // guessed token is a decode of the same request, one position further: its K and V are written before anybody attends,
 // so that it attends to the guesses before it, and what is sampled from it is what would be sampled if they are right.
 // commit() keeps sampled tokens as long as each equals the guess that the next one was computed from. So the tokens are
@@ -43,6 +44,8 @@ class Speculation {
   // num_tokens. Returns whether there are any. REQUIRES: is_enabled(); the plan's batch is written.
   bool guess();
 
+  // The tokens that come next, if the caller is right; until one has come, or others are named. None: it is not known.
+  void force(Slot slot, std::span<const int32_t> tokens) { of_[slot].forced.assign(tokens.begin(), tokens.end()); }
   void on_added(Slot slot, bool is_guessable) { of_[slot].is_guessable = is_guessable; }
   // Of the open plan.
   const GuessCounts& num_guessed() const { return num_guessed_; }
@@ -58,10 +61,12 @@ class Speculation {
     bool is_guessable = true;
     RepetitionIndex index;
     RepetitionIndex::Match match;  // of what it says now
+    std::vector<int32_t> forced;   // that come next; then there is no match
     Acceptance acceptance;
   };
 
   void collect();
+  GuessCandidate forced_candidate(Slot slot);
   int32_t most_guesses(Slot slot) const;
   void write(Slot slot, int32_t num_guesses);
   double max_seconds() const;
@@ -69,6 +74,7 @@ class Speculation {
   static constexpr float kRequestMemory = 32.0F;  // observations, beyond which older ones count less
   static constexpr float kMemory = 512.0F;
   static constexpr float kFirstRate = 0.4F;
+  static constexpr int32_t kForcedLength = 2;  // of a match, where the length means nothing
 
   SchedulerState& state_;
   PerRequest<OfRequest> of_;

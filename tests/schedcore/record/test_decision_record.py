@@ -61,6 +61,7 @@ configs = st.fixed_dictionaries(
         "enable_prefix_caching": st.booleans(),
         "enable_chunked_prefill": st.booleans(),
         "refine_latency": st.booleans(),
+        "max_guessed_tokens": st.sampled_from([0, 5]),
     }
 )
 

@@ -141,7 +141,7 @@ def test_every_kind_of_sampling_gives_what_it_gives_without_guesses(dtype: str, 
     assert stats.num_preemptions > 0
 
 
-def test_nothing_is_guessed_behind_a_grammar(profile: str, tmp_path: Path) -> None:
+def test_behind_a_grammar_nothing_is_guessed_that_is_not_forced(profile: str, tmp_path: Path) -> None:
     folder = write_byte_checkpoint(tmp_path)
     make_model("llama", vocab_size=BYTES_VOCAB_SIZE).save_pretrained(folder)
     wanted = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(PERSON))
@@ -163,7 +163,7 @@ def test_nothing_is_guessed_behind_a_grammar(profile: str, tmp_path: Path) -> No
     engine = guessing(profile, folder, cache_memory_bytes=1 << 18, max_num_batched_tokens=64)
     deltas = run(engine, requests)
     assert {i: outcome(d) for i, d in deltas.items()} == {i: outcome(d) for i, d in expected.items()}
-    assert engine.stats().num_guessed_tokens == 0
+    assert engine.stats().num_guessed_tokens == engine.stats().num_right_guesses > 0
 
 
 def test_decisions_with_guesses_replay(profile: str, tmp_path: Path) -> None:
