@@ -1,17 +1,19 @@
 """What guessed tokens bring: the same requests with --speculation auto and off, in turns, in one process.
 
-    python -m bench.run.speculation [worker/demo_model] [--concurrency 1 8 32 64] [--texts edit agent chat noise]
+    python -m bench.run.speculation [worker/demo_model] [--concurrency 1 8 32 64] [--texts edit agent chat noise form]
                                           [--tokens 128] [--rounds 5] [--dtype float32]
 
 edit: a file, and the same file begun again. agent: calls of tools and their results, over and over. chat: questions.
-noise: random tokens. Answers are greedy, or drawn with equal seeds (--temperature). Tokens per second of the engine
-alone, without gateway: the median over rounds, in each of which both have their turn. same: whether all answers are
-those without guesses; anything but yes in float32 is an error, and the exit status 1.
+noise: random tokens. form: questions whose answers follow a JSON schema, so that forced tokens are guessed only.
+Answers are greedy, or drawn with equal seeds (--temperature). Tokens per second of the engine alone, without gateway:
+the median over rounds, in each of which both have their turn. same: whether all answers are those without guesses;
+anything but yes in float32 is an error, and the exit status 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import sys
@@ -23,10 +25,11 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from bench.lib.json_schemas.long_answer import LONG_ANSWER
 from bench.lib.results import commit, now, this_machine
 from bench.lib.table import render
 from schedcore.api.config import EngineConfig
-from schedcore.api.types import EngineRequest, SamplingParams
+from schedcore.api.types import EngineRequest, Grammar, GrammarKind, SamplingParams
 from worker.process.engine import Engine
 from worker.process.engine_process import build_engine
 
@@ -55,7 +58,13 @@ def chat_text(rng: random.Random) -> str:
     return f"What is {rng.randrange(100)} plus {rng.randrange(100)}, and what do you think of {rng.choice(NAMES)}s?\n"
 
 
-TEXTS: dict[str, Callable[[random.Random], str]] = {"edit": edit_text, "agent": agent_text, "chat": chat_text}
+TEXTS: dict[str, Callable[[random.Random], str]] = {
+    "edit": edit_text,
+    "agent": agent_text,
+    "chat": chat_text,
+    "form": chat_text,
+}
+FORM = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(LONG_ANSWER))  # nobody's answer is over within --tokens
 
 
 def prompts(kind: str, num: int, tokenizer: Tokenizer, vocab_size: int) -> list[list[int]]:
@@ -78,12 +87,14 @@ class Turn:
         return sum(map(len, self.answers.values())) / self.seconds
 
 
-def take_turn(engine: Engine, asked: list[list[int]], args: argparse.Namespace) -> Turn:
+def take_turn(engine: Engine, kind: str, asked: list[list[int]], args: argparse.Namespace) -> Turn:
     """Every request to its end; the caches are warm from the first turn on, for both."""
     before = engine.stats()
     for i, prompt in enumerate(asked):
         sampling = SamplingParams(temperature=args.temperature, seed=i if args.temperature else None)
-        engine.add(GATEWAY, EngineRequest(i, prompt, args.tokens, sampling))
+        grammar = FORM if kind == "form" else None
+        stops = [args.end_token] if grammar else []
+        engine.add(GATEWAY, EngineRequest(i, prompt, args.tokens, sampling, stop_token_ids=stops, grammar=grammar))
     answers: dict[int, list[int]] = defaultdict(list)
     begin = time.perf_counter()
     while engine.has_work():
@@ -105,7 +116,7 @@ def row(kind: str, engines: dict[str, Engine], asked: list[list[int]], args: arg
     turns: dict[str, list[Turn]] = defaultdict(list)
     for i in range(args.rounds + 1):
         for mode in MODES if i % 2 else MODES[::-1]:
-            turns[mode].append(take_turn(engines[mode], asked, args))
+            turns[mode].append(take_turn(engines[mode], kind, asked, args))
     off, auto = (turns[mode][1:] for mode in MODES)  # the first one warms up
     ratios = [b.tokens_per_second / a.tokens_per_second for a, b in zip(off, auto, strict=True)]
     last = auto[-1]
@@ -150,6 +161,8 @@ def main() -> int:
     parser.add_argument("--quantization")
     parser.add_argument("--temperature", type=float, default=0.0)
     args = parser.parse_args()
+    ends = json.loads((args.model / "generation_config.json").read_text())["eos_token_id"]
+    args.end_token = ends[0] if isinstance(ends, list) else ends
     engines = {mode: make_engine(mode, args) for mode in MODES}
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     machine = this_machine()

@@ -37,7 +37,7 @@ from schedcore.record.recording_scheduler import RecordingScheduler, int32_array
 from schedcore.record.replay import replay
 
 RECORDED = {
-    *("add_request", "abort", "schedule", "commit", "reset_prefix_cache"),
+    *("add_request", "abort", "force", "schedule", "commit", "reset_prefix_cache"),
     *("complete_moves", "note_on_disk", "forget_on_disk", "advise", "remember_session"),
     *("note_on_peer", "forget_peer", "note_peer_rate", "lend", "take_back", "adopt_session", "pull_session"),
 }
