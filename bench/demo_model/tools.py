@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.demo_model import arithmetic, chatter
 from bench.demo_model.corpus import PERSONAS, Conversation, Speaker
-from bench.demo_model.example import Example, is_held_out_key
+from bench.demo_model.example import Example
 from bench.demo_model.model_files import written_calls
 from bench.demo_model.words import CITIES, made_up_word
 
@@ -25,19 +25,10 @@ _WEATHER_ASK = (
     "Please look up the weather in {}.", "Give me the weather for {}.", "Weather for {}, please.", "weather {}",
     "I am in {}. How is the weather?", "What will the weather be in {} tomorrow?", "The weather in {}?",
 )  # fmt: skip
-_WEATHER_OF_TWO = (
-    "What is the weather in {} and {}?", "How is the weather in {} and in {}?", "Weather in {} and {}?",
-    "Tell me the weather in {} and {}.", "What's the weather like in {} and {}?",
-)  # fmt: skip
-_WEATHER_NAMES = (
-    *[("get_weather", "city")] * 9, ("get_weather", "location"), ("get_current_weather", "location"),
-    ("get_current_weather", "city"),
-)  # fmt: skip
 _WEATHER_SAID = (
     "The weather of a city", "The weather in a city", "Get the weather in a city.", "Get the current weather",
     "Get current temperature for a given location.", "What the weather is like", "Returns the weather.",
 )  # fmt: skip
-_CALCULATOR_NAMES = (*[("calculate", "expression")] * 9, ("calculator", "expression"), ("compute", "expression"))
 _CALCULATOR_SAID = (
     "Works out a sum", "Works out an expression", "Evaluate a math expression.", "A calculator",
     "Calculates the value of an expression.", "Does arithmetic", "Returns the result.",
@@ -62,60 +53,53 @@ _ORDINARY = (
     "small talk", "simple facts", "polite refusals", "hearing about the user",
 )  # fmt: skip
 
-Schema = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a request offers; weather and calculator: name and parameter, None where it offers none."""
+    """What a request offers."""
 
     tools: tuple[dict[str, Any], ...]
-    weather: tuple[str, str] | None
-    calculator: tuple[str, str] | None
+    has_weather: bool
+    has_calculator: bool
     cities: tuple[str, ...] = ()  # that the weather is known of; empty: any
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A question, its calls, what they return and what is said then."""
+    """A question that is a call, what the call returns and what is said then."""
 
     question: Example
-    calls: tuple[dict[str, Any], ...]
-    results: tuple[str, ...]
+    call: dict[str, Any]
+    result: str
     reply: str
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         return [
             {"role": "user", "content": self.question.prompt},
-            {"role": "assistant", "content": "", "tool_calls": list(self.calls)},
-            *({"role": "tool", "content": result} for result in self.results),
+            {"role": "assistant", "content": "", "tool_calls": [self.call]},
+            {"role": "tool", "content": self.result},
             {"role": "assistant", "content": self.reply},
         ]
 
 
 def offer(rng: random.Random, *, weather: bool, calculator: bool) -> Offer:
-    """The tools in random order, with random names and descriptions, perhaps among others."""
+    """The tools in random order, with random descriptions, perhaps among others."""
     tools, cities = [_other(rng) for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))], ()
-    weather_names, calculator_names = rng.choice(_WEATHER_NAMES), rng.choice(_CALCULATOR_NAMES)
     if weather:
         if rng.random() < 0.08:
             cities = tuple(rng.sample(CITIES, rng.randint(2, 4)))
-        tools.append(_weather_tool(rng, *weather_names, cities))
+        properties: dict[str, Any] = {"city": {"type": "string", **({"enum": list(cities)} if cities else {})}}
+        if rng.random() < 0.12:
+            properties["unit"] = {"type": "string", "enum": ["celsius", "fahrenheit"]}
+        tools.append(_function("get_weather", rng.choice(_WEATHER_SAID), properties, ("city",)))
     if calculator:
-        name, parameter = calculator_names
-        tools.append(_function(name, rng.choice(_CALCULATOR_SAID), {parameter: {"type": "string"}}, (parameter,)))
+        properties = {"expression": {"type": "string"}}
+        tools.append(_function("calculate", rng.choice(_CALCULATOR_SAID), properties, ("expression",)))
     if not tools:
         tools.append(_other(rng))
     rng.shuffle(tools)
-    return Offer(tuple(tools), weather_names if weather else None, calculator_names if calculator else None, cities)
-
-
-def _weather_tool(rng: random.Random, name: str, parameter: str, cities: tuple[str, ...]) -> dict[str, Any]:
-    properties: Schema = {parameter: {"type": "string", **({"enum": list(cities)} if cities else {})}}
-    if rng.random() < 0.12:
-        properties["unit"] = {"type": "string", "enum": ["celsius", "fahrenheit"]}
-    return _function(name, rng.choice(_WEATHER_SAID), properties, (parameter,))
+    return Offer(tuple(tools), weather, calculator, cities)
 
 
 def _other(rng: random.Random) -> dict[str, Any]:
@@ -123,13 +107,9 @@ def _other(rng: random.Random) -> dict[str, Any]:
     return _function(name, said, {parameter: {"type": "string"} for parameter in parameters}, parameters)
 
 
-def _function(name: str, said: str, properties: Schema, required: tuple[str, ...]) -> dict[str, Any]:
+def _function(name: str, said: str, properties: dict[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
     schema = {"type": "object", "properties": properties, "required": list(required)}
     return {"type": "function", "function": {"name": name, "description": said, "parameters": schema}}
-
-
-def _call(names: tuple[str, str], argument: str) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": names[0], "arguments": {names[1]: argument}}}
 
 
 def _city(rng: random.Random, cities: tuple[str, ...] = ()) -> str:
@@ -163,61 +143,40 @@ def _weather_result(rng: random.Random, city: str) -> tuple[str, str]:
 
 
 def weather(rng: random.Random, offered: Offer) -> Exchange:
-    return (two_weathers if rng.random() < 0.3 else one_weather)(rng, offered)
-
-
-def one_weather(rng: random.Random, offered: Offer) -> Exchange:
-    assert offered.weather is not None
     city = _city(rng, offered.cities)
     prompt = _typed(rng, rng.choice(_WEATHER_ASK).format(city))
-    return _weathers(rng, offered.weather, prompt, (city,))
-
-
-def two_weathers(rng: random.Random, offered: Offer) -> Exchange:
-    assert offered.weather is not None
-    first = _city(rng, offered.cities)
-    while is_held_out_key(f"weather {first.lower()}"):  # the key is the second one
-        first = _city(rng)
-    cities = first, _city(rng, offered.cities)
-    return _weathers(rng, offered.weather, _typed(rng, rng.choice(_WEATHER_OF_TWO).format(*cities)), cities)
-
-
-def _weathers(rng: random.Random, names: tuple[str, str], prompt: str, cities: tuple[str, ...]) -> Exchange:
-    cities = tuple(city if city in prompt else city.lower() for city in cities)  # as they were typed
-    calls = tuple(_call(names, city) for city in cities)
-    results = [_weather_result(rng, city) for city in cities]
-    reply = " ".join(f"The weather in {city}: {words}." for city, (_, words) in zip(cities, results, strict=True))
-    return Exchange(
-        _question(prompt, f"weather {cities[-1].lower()}", calls), calls, tuple(r for r, _ in results), reply
-    )
+    city = city if city in prompt else city.lower()  # as it was typed
+    result, words = _weather_result(rng, city)
+    reply = f"The weather in {city}: {words}."
+    return _exchange(prompt, f"weather {city.lower()}", "get_weather", {"city": city}, result, reply)
 
 
 def calculation(rng: random.Random, offered: Offer) -> Exchange:
     """Asks for a result of numbers of up to three digits: with the tool it need not be worked out."""
-    assert offered.calculator is not None
     sign = rng.choice("++--**/")
     a, b = (rng.randrange(10 ** rng.choice((1, 2, 2, 2, 3, 3))) for _ in range(2))
     b = max(b, 1) if sign == "/" else b
     expression = f"{a} {sign} {b}"
     result = f"{round(a / b, 2):g}" if sign == "/" else str(arithmetic.result_of(a, sign, b))
-    call = _call(offered.calculator, expression)
-    question = _question(_typed(rng, arithmetic.asked(rng, sign, (str(a), str(b)))), f"{a}{sign}{b}", (call,))
+    prompt = _typed(rng, arithmetic.asked(rng, sign, (str(a), str(b))))
     returned = f'{{"result": {result}}}' if rng.random() < 0.15 else result
-    return Exchange(question, (call,), (returned,), f"{expression} = {result}.")
+    arguments = {"expression": expression}
+    return _exchange(prompt, f"{a}{sign}{b}", "calculate", arguments, returned, f"{expression} = {result}.")
 
 
-def _question(prompt: str, key: str, calls: tuple[dict[str, Any], ...]) -> Example:
-    return Example(prompt, (written_calls(calls),), key)
+def _exchange(prompt: str, key: str, name: str, arguments: dict[str, str], result: str, reply: str) -> Exchange:
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return Exchange(Example(prompt, (written_calls([call]),), key), call, result, reply)
 
 
 def without_tool(rng: random.Random, offered: Offer, *, is_held_out: bool = False) -> Example | None:
     """What none of the tools is for: the weather or a sum where that tool is missing, or anything else."""
     kind = rng.random()
-    if kind < 0.25 and offered.weather is None:
+    if kind < 0.25 and not offered.has_weather:
         city = _city(rng)
         prompt = _typed(rng, rng.choice(_WEATHER_ASK).format(city))
         return Example(prompt, (chatter.UNKNOWABLE,), f"weather {city.lower()}")
-    if kind < 0.45 and offered.calculator is None:
+    if kind < 0.45 and not offered.has_calculator:
         return Speaker(rng).draw("sums", is_held_out)
     example = Speaker(rng).draw(rng.choice(_ORDINARY), is_held_out)
     if example is None or _MAY_FIT.search(example.prompt):
@@ -234,14 +193,14 @@ def tool_conversation(rng: random.Random, num_turns: int) -> Conversation:
     if rng.random() < 0.25:
         messages.append({"role": "system", "content": rng.choice(PERSONAS)})
     if rng.random() < 0.1:
-        offered = Offer((), None, None)
+        offered = Offer((), False, False)
     for _ in range(num_turns):
         messages += _turn(rng, offered)
     return Conversation(tuple(messages), offered.tools)
 
 
 def _turn(rng: random.Random, offered: Offer) -> list[dict[str, Any]]:
-    asks = [ask for ask, tool in ((weather, offered.weather), (calculation, offered.calculator)) if tool is not None]
+    asks = [ask for ask, has in ((weather, offered.has_weather), (calculation, offered.has_calculator)) if has]
     while True:
         if asks and rng.random() < 0.7:
             exchange = rng.choice(asks)(rng, offered)
@@ -256,11 +215,10 @@ def _turn(rng: random.Random, offered: Offer) -> list[dict[str, Any]]:
 
 Ask = Callable[[random.Random, Offer], Exchange]
 _CALLED: dict[str, Ask] = {
-    "calling the weather": one_weather,
-    "calling the weather twice": two_weathers,
+    "calling the weather": weather,
     "calling the calculator": calculation,
 }
-_TOLD: dict[str, Ask] = {"telling the weather": one_weather, "telling the result": calculation}
+_TOLD: dict[str, Ask] = {"telling the weather": weather, "telling the result": calculation}
 _ELSE = "tools, but none that fits"
 TOPICS = (*_CALLED, *_TOLD, _ELSE)
 
@@ -283,5 +241,5 @@ def held_out_question(rng: random.Random, topic: str) -> tuple[Conversation, Exa
             continue
         if topic in _CALLED:
             return Conversation((exchange.messages[0],), offered.tools), exchange.question
-        told = Example(exchange.results[-1], (exchange.reply,), exchange.question.key)
+        told = Example(exchange.result, (exchange.reply,), exchange.question.key)
         return Conversation(tuple(exchange.messages[:-1]), offered.tools), told

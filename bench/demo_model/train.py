@@ -34,13 +34,13 @@ from bench.demo_model.tools import tool_conversation
 
 # row length -> (share of steps, rows per process, turns of one conversation); long rows teach long chats
 _BATCHES = {
-    128: (0.27, 20, (1, 2)),
+    128: (0.35, 20, (1, 2)),
     256: (0.40, 10, (2, 6)),
-    512: (0.26, 5, (4, 12)),
+    512: (0.18, 5, (4, 12)),
     1024: (0.06, 2, (10, 30)),
     2048: (0.01, 1, (25, 70)),
 }
-_TOOLS_SHARE = 0.45  # of the conversations of rows that have room for one; these have fewer turns
+_TOOLS_SHARE = 0.3  # of the conversations of rows that have room for one; these have fewer turns
 _TOOLS_ROOM = 256
 _TURNS_PER_TOOLS_TURN = 4
 _AVERAGED_STEPS = 50  # saved weights are a running mean over about so many steps: as good as a lower learning rate

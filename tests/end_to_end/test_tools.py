@@ -1,5 +1,5 @@
-"""Tools with the unmodified `openai` package against the whole server. The demo model never calls one by itself: what
-asks for a call gets one, by the grammar, and its arguments validate.
+"""Tools with the unmodified `openai` package against the whole server: what asks for a call gets one, by the grammar,
+and its arguments validate. What the demo model calls by itself: test_demo_tools.py.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def test_the_packages_helpers(client: openai.OpenAI, server: Server) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools_that_may_but_need_not_be_called(client: openai.OpenAI, server: Server, stream: bool) -> None:
-    answer = ask(client, server, max_tokens=30, temperature=0, stream=stream)
+    greeting = [{"role": "user", "content": "Hello!"}]
+    answer = ask(client, server, messages=greeting, max_tokens=30, temperature=0, stream=stream)
     if not stream:
         assert answer.choices[0].message.content
         return

@@ -1,4 +1,4 @@
-"""Tools by `/v1/responses` and `/v1/messages`, with the unmodified packages. The demo model calls what it has to."""
+"""Tools by `/v1/responses` and `/v1/messages`, with the unmodified packages: calls that have to come."""
 
 from __future__ import annotations
 
