@@ -47,9 +47,9 @@ class ChatTemplate:
     def render(self, request: ChatRequest) -> str:
         """Raises InvalidRequestError where the template refuses the messages."""
         messages = [self._as_dict(message) for message in request.messages]
-        tools = [_tool(tool.function) for tool in request.tools or ()]
+        tools = [_tool(tool.function) for tool in request.tools or ()] if request.calls_tools else []
         if not self.knows_tools:
-            messages, tools = with_plain_tools(messages, tools if request.calls_tools else []), []
+            messages, tools = with_plain_tools(messages, tools), []
         continues = bool(request.continue_final_message)
         adds_prompt = not continues if request.add_generation_prompt is None else request.add_generation_prompt
         variables = _thinking(request.reasoning_effort) | (request.chat_template_kwargs or {}) | self._special_tokens

@@ -142,6 +142,7 @@ def test_templates_get_tools_and_arguments_as_objects() -> None:
     assert json.dumps(WEATHER) in text
     assert "<tool_call>Paris</tool_call>" in text
     assert "<|tool|>Sunny" in text
+    assert "get_weather" not in ChatTemplate(HERMES_TEMPLATE, {}).render(chat(tool_choice="none"))
 
 
 def test_a_template_without_tools_is_told_in_plain_words() -> None:
