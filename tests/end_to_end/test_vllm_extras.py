@@ -95,7 +95,14 @@ def test_bad_words_do_not_come(client: openai.OpenAI, server: Server, stream: bo
     """Each turn forbids a word that has come, so that the text is another one each time, and has none of them."""
     banned: list[str] = []
     for _ in range(4):
-        text, ids = completed(client, server, {"bad_words": banned, "ignore_eos": True}, stream=stream, **sampling)
+        text, ids = completed(
+            client,
+            server,
+            {"bad_words": banned, "ignore_eos": True},
+            stream=stream,
+            prompt="Once upon a time",
+            **sampling,
+        )
         spellings = [tokens_of(server, before + word) for word in banned for before in ("", " ")]
         assert not [spelling for spelling in spellings if holds(ids, spelling)]
         banned.append(max(re.findall("[A-Za-z]+", text), key=len))

@@ -145,10 +145,10 @@ def test_two_tenants_at_two_gateways_are_served_alike(busy: Gateways) -> None:
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Gateways]:
-    """One request at a time at one node, and four that may wait."""
+    """One request at a time at one node, which itself refuses nobody, and four that may wait."""
     with ExitStack() as stack:
         options = (*KEYS, "--max-queue-requests", str(NUM_PLACES))
-        yield Gateways(tmp_path, None, stack, options, "a", "--max-num-seqs", "1")
+        yield Gateways(tmp_path, None, stack, options, "a", "--max-num-seqs", "1", "--max-ttft-ms", "0")
 
 
 def status(gateway: Gateway, tenant: str, seconds: float = 1.0) -> int:
@@ -169,7 +169,7 @@ def test_gateways_have_one_queue_and_shares_of_it(full: Gateways) -> None:
     try:
         wait_until(lambda: one.server.metric("hocket_requests_waiting") >= NUM_PLACES, SECONDS)
         wait_until(lambda: status(two, "alice") == 429, SECONDS)
-        assert status(two, "bob") == 0  # whoever has filled it keeps nobody else out
+        assert status(two, "bob") in (0, 200)  # whoever has filled it keeps nobody else out
         one.server.process.send_signal(signal.SIGKILL)
         wait_until(lambda: status(two, "alice", 3.0) in (0, 200), SECONDS)  # it has left nothing that waits
     finally:

@@ -35,6 +35,7 @@ BLOCK_BYTES = 5000
 NUM_IN_HALF = 8
 KEYS = [bytes([i, 1]) * 8 for i in range(100)]
 SECONDS = 60.0  # a deadline, not a measurement
+_others: set[psutil.Process] = set()
 needs_nixl = pytest.mark.skipif(not has_nixl(), reason="NIXL is not installed here: make test-nixl")
 
 
@@ -265,8 +266,17 @@ def test_what_cannot_be_staged_ends_the_connection(stage: Stage, in_memory: Pair
 # ---- NIXL's processes ----
 
 
+@pytest.fixture(autouse=True)
+def others() -> Iterator[None]:
+    """Processes that tests before this one left running."""
+    _others.update(psutil.Process().children(recursive=True))
+    yield
+    _others.clear()
+
+
 def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    """That this test has started."""
+    return [child for child in psutil.Process().children(recursive=True) if child not in _others]
 
 
 @pytest.mark.skipif(has_nixl(), reason="NIXL is installed here")
