@@ -49,7 +49,7 @@ class Gateways:
     def __init__(
         self,
         folder: Path,
-        cluster_dir: Path | None,
+        cluster_dir: Path,
         stack: ExitStack,
         options: tuple[str, ...],
         names: str = "ab",
@@ -120,10 +120,10 @@ class Tenant:
 
 
 @pytest.fixture
-def busy(tmp_path: Path) -> Iterator[Gateways]:
+def busy(tmp_path: Path, cluster_dir: Path) -> Iterator[Gateways]:
     """One request at a time at each of two nodes."""
     with ExitStack() as stack:
-        yield Gateways(tmp_path, None, stack, KEYS, "ab", "--max-num-seqs", "1")
+        yield Gateways(tmp_path, cluster_dir, stack, KEYS, "ab", "--max-num-seqs", "1")
 
 
 def test_two_tenants_at_two_gateways_are_served_alike(busy: Gateways) -> None:
@@ -144,11 +144,11 @@ def test_two_tenants_at_two_gateways_are_served_alike(busy: Gateways) -> None:
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> Iterator[Gateways]:
+def full(tmp_path: Path, cluster_dir: Path) -> Iterator[Gateways]:
     """One request at a time at one node, which itself refuses nobody, and four that may wait."""
     with ExitStack() as stack:
         options = (*KEYS, "--max-queue-requests", str(NUM_PLACES))
-        yield Gateways(tmp_path, None, stack, options, "a", "--max-num-seqs", "1", "--max-ttft-ms", "0")
+        yield Gateways(tmp_path, cluster_dir, stack, options, "a", "--max-num-seqs", "1", "--max-ttft-ms", "0")
 
 
 def status(gateway: Gateway, tenant: str, seconds: float = 1.0) -> int:
