@@ -1,6 +1,9 @@
 // Preemption is no ping-pong: what runs is worth what building it again would cost, and gives way seldom.
 
+#include <algorithm>
 #include <random>
+#include <set>
+#include <vector>
 
 #include "testing.h"
 #include "timed_engine.h"
@@ -81,6 +84,28 @@ TEST(hysteresis, preemptions_per_request_are_few_in_overload) {
     double sum = 0.0;
     for (unsigned seed = 0; seed < 6; ++seed) sum += preemptions_per_request(policy, seed);
     CHECK(sum / 6 < 1.0);
+  }
+}
+
+// Equals in a closed loop, memory for as many whole ones as there are rows: rows are what is short, and nobody can use
+// another one's.
+TEST(hysteresis, where_rows_are_short_equals_are_served_whole_in_order_of_arrival) {
+  for (const char* policy : kPolicies) {
+    for (const int32_t num_rows : {1, 2, 4}) {
+      for (const int32_t num_tokens : {100, 500}) {
+        TimedEngine engine(timed_config(policy, /*num_blocks=*/129 * num_rows, num_rows));
+        std::vector<uint64_t> sampled_first;
+        std::set<uint64_t> seen;
+        for (int32_t i = 0; i < 1500; ++i) {
+          while (engine.num_waiting() < 5) engine.add({.num_prompt = 8, .max_tokens = num_tokens});
+          for (const uint64_t id : engine.step().sampled) {
+            if (seen.insert(id).second) sampled_first.push_back(id);
+          }
+        }
+        CHECK_EQ(engine.num_preemptions(), 0);
+        CHECK(std::ranges::is_sorted(sampled_first));
+      }
+    }
   }
 }
 

@@ -311,40 +311,6 @@ TEST(policy, a_step_of_offline_work_is_as_long_as_the_machines_usual_ones) {
   CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.200, 0.001))), 30);
 }
 
-// ---- tenants ----
-
-void wait_for_bob(PolicyWorld* w, int32_t num) {
-  for (int32_t i = 1; i <= num; ++i) w->waits("b" + std::to_string(i), {.arrival = 1.0 * i, .tenant = "bob"});
-}
-
-TEST(policy, hocket_lets_half_of_a_tenants_requests_into_a_step_of_somebody_else) {
-  PolicyWorld w(world_config("hocket"));
-  wait_for_bob(&w, 5);
-  w.waits("c", {.arrival = 9, .tenant = "carol"});
-  CHECK_EQ(w.grants(), (Names{"b1+10", "b2+10", "b3+10", "b4+10", "b5+10", "c+10"}));  // nobody's tokens are due
-  w.runs("a", 1, {.tenant = "alice"});
-  CHECK_EQ(w.grants(), (Names{"a:1", "b1+10", "b2+10", "b3+10", "c+10"}));
-}
-
-TEST(policy, hocket_lets_all_of_a_tenants_requests_into_a_step_of_its_own) {
-  PolicyWorld w(world_config("hocket"));
-  wait_for_bob(&w, 4);
-  w.waits("c1", {.arrival = 8, .tenant = "carol"});
-  w.waits("c2", {.arrival = 9, .tenant = "carol"});
-  w.runs("b", 1, {.tenant = "bob"});
-  CHECK_EQ(w.grants(), (Names{"b:1", "b1+10", "b2+10", "b3+10", "b4+10", "c1+10"}));
-}
-
-TEST(policy, hocket_lets_in_whoever_starves_beside_the_half) {
-  SchedulerConfig config = world_config("hocket");
-  config.max_wait_ms = 5000;
-  PolicyWorld w(config);
-  w.now = 7.5;  // b1 and b2 have waited longer
-  wait_for_bob(&w, 6);
-  w.runs("a", 1, {.arrival = 7, .tenant = "alice"});
-  CHECK_EQ(w.grants(), (Names{"a:1", "b1+10", "b2+10", "b3+10", "b4+10"}));
-}
-
 // ---- priority ----
 
 TEST(policy, hocket_serves_the_more_important_first_and_takes_from_the_less_important) {

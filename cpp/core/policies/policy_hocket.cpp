@@ -1,6 +1,7 @@
 // The united policy: online residents by knapsack, chunks by deadline, offline work by plan search.
 //
-//   1  residents   While online requests contend for memory, the knapsack picks who holds it and as which cache kind.
+//   1  residents   While online requests contend for memory, the knapsack picks who holds it and as which cache kind,
+//                  of who runs and of as many who wait as there are rows for.
 //                  The value of a request is what it brings per step: one answer within its targets over the steps
 //                  that it is expected to take yet (output_forecast.h), so that density is answers per unit and step.
 //                  An answer of higher priority is worth more (class_order.h), and one of a tenant that has been
@@ -13,11 +14,12 @@
 //   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met,
 //                  less the margin that steps have needed (step_margin.h). Where somebody decodes without a target,
 //                  prompts stretch it to max_decode_step_ms at most: they never take a whole step.
-//   3  chunks      Decodes first, then prompts by priority; equal ones by deadline, those that would be late last.
-//                  While memory is contended the densest come first instead: by deadline, everybody's would be missed
-//                  by a little. Tenants that have been served less go before others. Equals, and all of a tenant's
-//                  where there is neither a target nor contention, in order of arrival. Beside others' decodes a
-//                  tenant's waiting requests come in by halves (newcomers.h).
+//   3  chunks      Decodes first, then prompts by priority; of equal priority, tenants that have been served less go
+//                  before others, even late: who sends so many that always some are in time would keep them out. Then
+//                  by deadline, those that would be late last. While memory is contended the densest come first
+//                  instead: by deadline, everybody's would be missed by a little. Equals, and all of a tenant's where
+//                  there is neither a target nor contention, in order of arrival. Beside others' decodes a tenant's
+//                  waiting requests come in by halves (newcomers.h).
 //   4  offline     Plan search over the offline queue in what is left of time and memory, less the reserve. It makes no
 //                  step longer than max_offline_step_ms, since whoever arrives waits for the step's end; and next to
 //                  no longer than without it, where an online request without a target is served (idle_share.h).
@@ -102,18 +104,18 @@ class HocketPolicy final : public Policy {
     Slot slot;
     bool is_starving;
     int64_t priority;
+    int32_t tenant_lead;
     bool is_late;
     double deadline;
     CacheForm form;
     float density;  // answers per unit and step; 0 where nobody is weighed
-    int32_t tenant_lead;
     double arrival;
     uint64_t sequence;
 
     // Larger is first in what is on the other side.
     bool precedes(const Prompt& b) const {
-      return std::tie(b.is_starving, priority, is_late, b.density, tenant_lead, deadline, arrival, sequence) <
-             std::tie(is_starving, b.priority, b.is_late, density, b.tenant_lead, b.deadline, b.arrival, b.sequence);
+      return std::tie(b.is_starving, priority, tenant_lead, is_late, b.density, deadline, arrival, sequence) <
+             std::tie(is_starving, b.priority, b.tenant_lead, b.is_late, density, b.deadline, b.arrival, b.sequence);
     }
   };
 
@@ -147,12 +149,12 @@ class HocketPolicy final : public Policy {
     const double arrival = requests.arrival_time[slot];
     const uint64_t sequence = requests.sequence[slot];
     if (is_starving(snapshot, slot)) {
-      return {slot, true, 0, false, starving_since(requests, slot), form, 0.0F, 0, arrival, sequence};
+      return {slot, true, 0, 0, false, starving_since(requests, slot), form, 0.0F, arrival, sequence};
     }
-    const bool is_late = will_be_late(snapshot, slot);
+    const int64_t priority = online_priority(requests, slot);
     const int32_t lead = snapshot.tenants.lead(slot);
-    return {slot,    false,   online_priority(requests, slot), is_late, requests.deadline(slot), form, density, lead,
-            arrival, sequence};
+    const bool is_late = will_be_late(snapshot, slot);
+    return {slot, false, priority, lead, is_late, requests.deadline(slot), form, density, arrival, sequence};
   }
 
   // A prompt whose token would miss its deadline although the next step computed all of it. Served by deadline, one
@@ -177,31 +179,65 @@ class HocketPolicy final : public Policy {
   void pick_residents(const Snapshot& snapshot, Composition* composition) {
     num_admissible_ = Residency::kEverybody;
     waiting_.clear();
+    arrivals_.clear();
     if (const Slot starving = starving_offline(config_, snapshot); starving != kNone) waiting_.push_back(starving);
     const auto online = waiting_online(snapshot);
     waiting_.insert(waiting_.end(), online.begin(), online.end());
+    reserve_for_waiting();
     if (config_.enable_partial_caching) limit_admissions(snapshot, composition);
+    const std::span<const Slot> offered = those_with_rows(snapshot);
     int64_t num_wanted = snapshot.memory.num_promised_units();
-    for (const Slot slot : waiting_) num_wanted += units_needed(config_, snapshot, slot).kv;
+    for (const Slot slot : offered) num_wanted += units_needed(config_, snapshot, slot).kv;
     const auto num_running = static_cast<int64_t>(snapshot.running.size());
-    const int64_t headroom = (num_running + std::ssize(waiting_) + 1) * config_.units_per_block();
+    const int64_t headroom = (num_running + std::ssize(offered) + 1) * config_.units_per_block();
     const bool is_enough = num_wanted + headroom <= snapshot.memory.num_available_units() + offline_units_;
     if (is_enough || !config_.enable_residents) {
       const int64_t num_spare = snapshot.memory.num_available_units() - num_wanted - headroom;
       if (config_.has_forms()) restore_forms(config_, snapshot, num_spare, composition);
-      for (const Slot slot : waiting_) prompts_.push_back(prompt(snapshot, slot, {}));
+      if (arrivals_.empty()) {
+        for (const Slot slot : waiting_) arrivals_.push_back(prompt(snapshot, slot, {}));
+      }
+      prompts_.insert(prompts_.end(), arrivals_.begin(), arrivals_.end());
       return;
     }
-    solve(snapshot, composition);
+    solve(snapshot, offered, composition);
   }
 
-  void solve(const Snapshot& snapshot, Composition* composition) {
+  // How many of those who wait a step weighs differs from step to step, and no step but one with more may allocate.
+  void reserve_for_waiting() {
+    const size_t num_waiting = waiting_.capacity();
+    arrivals_.reserve(num_waiting);
+    offered_.reserve(num_waiting);
+    prompts_.reserve(config_.max_num_seqs + num_waiting);
+    order_.reserve(prompts_.capacity());
+  }
+
+  // Of those who wait, the first for whom there are rows that no online request holds, and all who starve. Others who
+  // were weighed would take memory from who runs, and have no row to use it.
+  std::span<const Slot> those_with_rows(const Snapshot& snapshot) {
+    const int64_t num_held = std::ssize(decoding_) + std::ssize(prompts_);
+    const int64_t num_rows = std::max<int64_t>(0, config_.max_num_seqs - num_held);
+    if (std::ssize(waiting_) <= num_rows) return waiting_;
+    offered_.clear();
+    for (const Slot slot : waiting_) arrivals_.push_back(prompt(snapshot, slot, {}));
+    const int64_t num_starving = std::ranges::count_if(arrivals_, &Prompt::is_starving);
+    const int64_t num_offered = std::max(num_rows, num_starving);
+    if (num_offered == 0) return offered_;
+    const auto last = arrivals_.begin() + (num_offered - 1);
+    std::ranges::nth_element(arrivals_, last, [](const Prompt& a, const Prompt& b) { return a.precedes(b); });
+    std::for_each(arrivals_.begin(), last + 1, [&](const Prompt& p) { offered_.push_back(p.slot); });
+    // In the order of those who wait, which decides among equals.
+    std::ranges::sort(offered_, [&](Slot a, Slot b) { return precedes(snapshot.requests, a, b); });
+    return offered_;
+  }
+
+  void solve(const Snapshot& snapshot, std::span<const Slot> offered, Composition* composition) {
     const RequestTable& requests = snapshot.requests;
     const float step_seconds = static_cast<float>(std::max(kLeastStepSeconds, builder_.seconds()));
     const auto num_online = static_cast<float>(decoding_.size() + prompts_.size());
     residents_.begin(snapshot);
     starving_.clear();
-    starving_.reserve(decoding_.size() + prompts_.size() + waiting_.size());
+    starving_.reserve(decoding_.size() + prompts_.size() + offered.size());
     sum_of_rates_ = 0.0F;
     for (const Slot slot : decoding_) sum_of_rates_ += rate(snapshot, slot);
     for (const Prompt& p : prompts_) sum_of_rates_ += rate(snapshot, p.slot);
@@ -220,7 +256,7 @@ class HocketPolicy final : public Policy {
     };
     for (const Slot slot : decoding_) add(slot);
     for (const Prompt& p : prompts_) add(p.slot);
-    for (const Slot slot : waiting_) add(slot);
+    for (const Slot slot : offered) add(slot);
     int64_t capacity = snapshot.memory.num_available_units() + online_units_ + offline_units_;
     mark_starving(snapshot, static_cast<int64_t>(config_.kStarvingShare * static_cast<double>(capacity)));
     capacity = std::max(capacity - headroom_for_starving(snapshot), starving_.empty() ? 0 : units_of_oldest());
@@ -398,12 +434,14 @@ class HocketPolicy final : public Policy {
   Newcomers newcomers_;
 
   // Of the current step
-  std::vector<Slot> decoding_;   // online
-  std::vector<Slot> under_way_;  // online, prompts that have begun
-  double decode_seconds_ = 0.0;  // that the step takes for decoding_
-  std::vector<Prompt> prompts_;  // online, under way or to be admitted
-  std::vector<int32_t> order_;   // of prompts_, as a heap
-  std::vector<Slot> waiting_;    // online, and who starves of the offline ones
+  std::vector<Slot> decoding_;    // online
+  std::vector<Slot> under_way_;   // online, prompts that have begun
+  double decode_seconds_ = 0.0;   // that the step takes for decoding_
+  std::vector<Prompt> prompts_;   // online, under way or to be admitted
+  std::vector<int32_t> order_;    // of prompts_, as a heap
+  std::vector<Slot> waiting_;     // online, and who starves of the offline ones
+  std::vector<Prompt> arrivals_;  // waiting_
+  std::vector<Slot> offered_;     // of them
   std::vector<Slot> running_offline_;
   std::vector<Slot> running_favoured_;
   std::vector<size_t> starving_;  // candidates
