@@ -12,19 +12,19 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from gateway.base.limited_log import LimitedLog
 from gateway.base.supervision import Supervisor
-from gateway.engine.delta_stream import DeltaRouter, DeltaStream
+from gateway.engine.delta_stream import DeltaStream
 from gateway.engine.engine_client import EngineDeadError
 from gateway.engine.engine_line import EngineLine
 from gateway.fleet.fleet_door import FleetDoor
 from gateway.fleet.fleet_peer import FleetPeer
 from gateway.fleet.fleet_size import UNKNOWN_OUTPUTS, FleetSize
 from gateway.fleet.fleet_stats import add_counters, sum_stats
+from gateway.fleet.lobby import Lobby
 from gateway.fleet.node import TURN_SECONDS, USABLE, Node, NodeCondition, node_status, peer_source
 from gateway.fleet.node_routing import NodeRouting
 from gateway.fleet.other_gateways import OtherGateways, OthersWork
@@ -50,33 +50,18 @@ from schedcore.api.types import (
     Advisory,
     AdvisoryEvent,
     CacheReset,
-    EngineError,
     EngineInfo,
     EngineRequest,
     EngineStats,
-    ErrorCode,
-    FinishReason,
     NodeStats,
     PeerSource,
-    RequestClass,
     SessionState,
-    TokenDelta,
 )
 
 MAX_NODES = 1024  # names; of those that are gone the one that went first is forgotten
-RETRY_SECONDS = 5.0  # that who has waited in vain for a node is told to wait before the next try
 
 _log = logging.getLogger("hocket.gateway")
 _Chosen = tuple[Node, PeerSource | None]  # who takes it, and where it may pull from
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """The requests of one connection, while there is no node."""
-
-    requests: list[EngineRequest]
-    stream: DeltaStream
-    num_turns: int  # that are left
 
 
 class FleetEngine:
@@ -103,13 +88,11 @@ class FleetEngine:
         self._fingerprint = fingerprint
         self._supervisor = supervisor
         self._timeout_seconds = timeout_seconds
-        self._max_waiting_turns = max(1, round(wait_seconds / TURN_SECONDS))
         self._routing = NodeRouting(routing)
         self._size = FleetSize(ttft_target_seconds, routing)
         self._session_moves = SessionMoves(self._routing)
         self._others = OtherGateways()
-        self._lobby = DeltaRouter(self._on_abort)
-        self._waiting: list[_Waiting] = []
+        self._lobby = Lobby(wait_seconds)
         self._lost: list[RemoteEngine] = []  # whose tasks are still to be awaited
         self._ended_stats: EngineStats | None = None  # counters of engines that are gone
         self._num_stale = 0  # of engines that are gone
@@ -141,7 +124,7 @@ class FleetEngine:
     def trouble(self) -> str | None:
         found = [f"node {node.name} is {node.condition}" for node in self.nodes.values() if not self._is_usable(node)]
         if not self.is_alive:
-            return f"No node can take requests: they wait ({len(self._waiting)} do). {'; '.join(found)}".strip()
+            return f"No node can take requests: they wait ({len(self._lobby)} do). {'; '.join(found)}".strip()
         return f"{len(found)} of {len(self.nodes)} nodes take no requests: {'; '.join(found)}." if found else None
 
     @property
@@ -160,10 +143,9 @@ class FleetEngine:
         found = sum_stats(living, ended, nodes, num_stale, dict(self._routing.num_routed))
         if found is not None and self._size.desired is not None:
             found = msgspec.structs.replace(found, num_desired_nodes=self._size.desired)
-        if found is not None and self._waiting:
-            for waiting in self._waiting:
-                for request in waiting.requests:
-                    found.num_waiting[request.request_class] += 1
+        if found is not None:
+            for request in self._lobby.requests():
+                found.num_waiting[request.request_class] += 1
         return found
 
     def listen_to_others(self, listener: Callable[[OthersWork], None]) -> None:
@@ -178,7 +160,7 @@ class FleetEngine:
         nodes = [node_status(node) for node in self.nodes.values()]
         stats = self.stats()
         num_stale = 0 if stats is None else stats.num_stale_incarnations
-        return FleetStatus(nodes, sum(len(waiting.requests) for waiting in self._waiting), num_stale)
+        return FleetStatus(nodes, sum(1 for _ in self._lobby.requests()), num_stale)
 
     def _num_open(self, node: Node) -> int:
         return 0 if node.engine is None else node.engine.line.router.num_open
@@ -204,8 +186,7 @@ class FleetEngine:
         self._settled.set()
         await self._resources.aclose()
         self._door.close()
-        self._lobby.fail_all(ErrorCode.ENGINE_DEAD, "The server is shutting down.")
-        self._waiting.clear()
+        self._lobby.close()
         for node in self.nodes.values():
             if node.peer is not None:
                 node.peer.close()
@@ -241,7 +222,8 @@ class FleetEngine:
             self._session_moves.pass_turn()
             self._others.look(self._lines())
             await self._await_lost()
-            self._pass_waiting_turn()
+            self._serve_waiting()
+            self._lobby.pass_turn()
 
     def _learn_sessions(self, node: Node) -> None:
         """That other gateways sent there."""
@@ -410,9 +392,7 @@ class FleetEngine:
         self._size.note(requests)
         if (chosen := self._choose(requests[0])) is not None:
             return self._submit(chosen, requests)
-        stream = self._lobby.open(request.request_id for request in requests)
-        self._waiting.append(_Waiting(list(requests), stream, self._max_waiting_turns))
-        return stream
+        return self._lobby.open(requests)
 
     def node_stats(self) -> dict[str, EngineStats | None]:
         """Of EngineNodes."""
@@ -489,31 +469,7 @@ class FleetEngine:
             return None
         return self.nodes[found.node], None if found.source is None else peer_source(self.nodes[found.source])
 
-    def _on_abort(self, request_id: int) -> None:
-        """Of a request that waits here: its stream is closed whole, or choice by choice."""
-        for waiting in self._waiting:
-            waiting.requests = [request for request in waiting.requests if request.request_id != request_id]
-        self._waiting = [waiting for waiting in self._waiting if waiting.requests]
-
     def _serve_waiting(self) -> None:
         """Who came first goes first."""
-        while self._waiting:
-            chosen = self._choose(self._waiting[0].requests[0])
-            if chosen is None:
-                return
-            waiting = self._waiting.pop(0)
-            self._lobby.release(request.request_id for request in waiting.requests)
-            self._submit(chosen, waiting.requests, waiting.stream)
-
-    def _pass_waiting_turn(self) -> None:
-        self._serve_waiting()
-        for waiting in self._waiting:
-            waiting.num_turns -= all(r.request_class is not RequestClass.OFFLINE for r in waiting.requests)
-        late = [waiting for waiting in self._waiting if waiting.num_turns <= 0]
-        if not late:
-            return
-        self._waiting = [waiting for waiting in self._waiting if waiting.num_turns > 0]
-        error = EngineError(ErrorCode.OVERLOADED, "No node of the fleet can take requests now.", RETRY_SECONDS)
-        for waiting in late:
-            deltas = [TokenDelta(r.request_id, [], FinishReason.ERROR, error=error) for r in waiting.requests]
-            self._lobby.dispatch(deltas)
+        while self._lobby and (chosen := self._choose(self._lobby.first)) is not None:
+            self._submit(chosen, *self._lobby.take_first())
