@@ -53,6 +53,7 @@ class EngineLine:
         self.tenants: list[wire.TenantNote] = []  # of other gateways, as it last said
         self._served: Counter[str] = Counter()
         self._sessions: list[wire.SessionNote] = []
+        self._arrivals: list[tuple[float, wire.ArrivalNote]] = []
         self._num_others = 0  # requests that it had then, beyond those of this line
         self.incarnation = ""
         self.num_heard = 0  # messages
@@ -91,10 +92,10 @@ class EngineLine:
     def is_attached(self) -> bool:
         return self._frames is not None
 
-    def attach(self, connection: FrameSocket) -> None:
+    def attach(self, connection: FrameSocket, hello: wire.Hello | None = None) -> None:
         """Says Hello."""
         self._frames = FrameLine(connection, self._on_frames, self._on_end)
-        self.send(wire.Hello())
+        self.send(hello or wire.Hello())
 
     def detach(self) -> None:
         """Hangs up. Idempotent."""
@@ -179,6 +180,11 @@ class EngineLine:
         found, self._sessions = self._sessions, []
         return found
 
+    def take_arrivals(self) -> list[tuple[float, wire.ArrivalNote]]:
+        """Seconds ago that each request came to another gateway: what the engine has told since the last call."""
+        found, self._arrivals = self._arrivals, []
+        return found
+
     def take_served(self) -> Counter[str]:
         """Offline tokens that other gateways' tenants were served, as the engine has told since the last call."""
         found, self._served = self._served, Counter()
@@ -220,10 +226,11 @@ class EngineLine:
                     on_adopted(sessions)
             case wire.Reset(answer):
                 self._resets.dispatch(answer)
-            case wire.Stats(stats, incarnation, sessions, tenants):
+            case wire.Stats(stats, incarnation, sessions, tenants, arrivals):
                 if incarnation == self.incarnation:
                     self.last_stats = stats
                     self._sessions += sessions
+                    self._arrivals += arrivals
                     self.tenants = tenants
                     for note in tenants:
                         if note.num_served:

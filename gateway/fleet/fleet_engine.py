@@ -90,6 +90,7 @@ class FleetEngine:
         self._timeout_seconds = timeout_seconds
         self._routing = NodeRouting(routing)
         self._size = FleetSize(ttft_target_seconds, routing)
+        self._hello = wire.Hello(wants_arrivals=ttft_target_seconds is not None)
         self._session_moves = SessionMoves(self._routing)
         self._others = OtherGateways()
         self._lobby = Lobby(wait_seconds)
@@ -218,17 +219,21 @@ class FleetEngine:
                 if node.peer is None and node.engine is not None and node.engine.death is not None:
                     self._put_away(node, node.engine)  # no manager says what has become of it
                 self._move_streams(node)
-                self._learn_sessions(node)
+                self._learn_of_others(node)
             self._session_moves.pass_turn()
             self._others.look(self._lines())
             await self._await_lost()
             self._serve_waiting()
             self._lobby.pass_turn()
 
-    def _learn_sessions(self, node: Node) -> None:
-        """That other gateways sent there."""
-        if self._is_usable(node) and node.engine is not None and (notes := node.engine.line.take_sessions()):
-            self._routing.note_others(node.name, notes)
+    def _learn_of_others(self, node: Node) -> None:
+        """What other gateways sent there."""
+        if node.engine is None or not self._is_usable(node):
+            return
+        if sessions := node.engine.line.take_sessions():
+            self._routing.note_others(node.name, sessions)
+        if arrivals := node.engine.line.take_arrivals():
+            self._size.note_others(arrivals)
 
     async def _await_lost(self) -> None:
         lost, self._lost = self._lost, []
@@ -302,6 +307,7 @@ class FleetEngine:
                 self._timeout_seconds,
                 lambda reason: self._fence(node, seat.incarnation, reason),
                 lambda: self._on_ready(node),
+                self._hello,
             )
 
     def _expect_incarnation(self, node: Node, incarnation: str) -> None:

@@ -1,33 +1,31 @@
-"""How many nodes a fleet needs: this gateway's online requests of the last minutes are served again by as few simulated
-nodes as still hold the target for first tokens, and one more for what may come or die.
+"""How many nodes a fleet needs: online requests of the last minutes, of all its gateways, are served again by as few
+simulated nodes as still hold the target for first tokens, and one more for what may come or die.
 
-The simulator is that of `hocket plan --routing`: the gateway's own route(), engines modelled by rate. Offline work asks
-for no nodes: it takes what is idle.
+What came through other gateways engines tell. The simulator is that of `hocket plan --routing`: the gateway's own
+route(), engines modelled by rate. Offline work asks for no nodes: it takes what is idle.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from schedcore.api.types import EngineInfo, EngineRequest, RequestClass
+from schedcore.api.wire import ArrivalNote
 from schedcore.latency.latency_profile import LatencyCoefficients, core_model
 from schedcore.routing.route import (
     FleetLoop,
     NodeTraits,
     RouteOptions,
-    prefix_keys,
     routing_named,
-    session_digest,
 )
+from schedcore.serving.arrival_news import TOKENS_PER_KEY, arrival_note
 from schedcore.simulation.planning.planner import least_number
 
 if TYPE_CHECKING:
@@ -40,20 +38,10 @@ ATTAINED = 0.99  # of requests, or what MAX_NODES would reach, less SLACK
 SLACK = 0.01
 MAX_NODES = 64
 SPARE = 1
-TOKENS_PER_KEY = 128
-MAX_KEYS_TOKENS = 1 << 15  # of a prompt that are looked at
 UNKNOWN_OUTPUTS = 128.0  # tokens, before any request has ended
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A request that came."""
-
-    at: float
-    num_tokens: int
-    max_outputs: int
-    session: int
-    keys: npt.NDArray[np.uint64]
+_Came = tuple[float, ArrivalNote]  # when, on the gateway's clock
 
 
 class FleetSize:
@@ -66,8 +54,9 @@ class FleetSize:
         self._new: deque[tuple[float, EngineRequest]] = deque(maxlen=MAX_REQUESTS)
         self._noted: deque[int] = deque()  # request ids: one that goes on at another engine is the same request
         self._noted_ids: set[int] = set()
-        self._window: deque[Served] = deque(maxlen=MAX_REQUESTS)
-        self._secret = secrets.randbits(63)
+        self._others: deque[_Came] = deque(maxlen=MAX_REQUESTS)  # new ones, too
+        self._window: list[_Came] = []  # in order of time
+        self._is_due = asyncio.Event()
 
     def note(self, requests: Sequence[EngineRequest]) -> None:
         """They came now."""
@@ -76,6 +65,15 @@ class FleetSize:
             for asked in requests:
                 if asked.request_class is not RequestClass.OFFLINE and self._is_new(asked.request_id):
                     self._new.append((now, asked))
+
+    def note_others(self, arrivals: Sequence[tuple[float, ArrivalNote]]) -> None:
+        """At other gateways; seconds ago."""
+        now = self._clock()
+        self._others.extend((now - ago, note) for ago, note in arrivals)
+
+    def count_soon(self) -> None:
+        """Nobody has counted for a while: not at the next turn only."""
+        self._is_due.set()
 
     def _is_new(self, request_id: int) -> bool:
         if request_id in self._noted_ids:
@@ -87,11 +85,16 @@ class FleetSize:
         return True
 
     async def keep(self, read: Callable[[], tuple[EngineInfo, float] | None]) -> None:
-        """For ever. read: an engine of the fleet, and how many tokens an answer has on average; None: nobody knows."""
+        """For ever. read: an engine of the fleet, and how many tokens an answer has on average; None: nobody knows, or
+        it is not for this gateway to say.
+        """
         while True:
-            await asyncio.sleep(TURN_SECONDS)
-            if self._target is not None and (found := read()) is not None:
-                self.desired = await asyncio.to_thread(self.count, *found)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TURN_SECONDS):
+                    await self._is_due.wait()
+            self._is_due.clear()
+            found = None if self._target is None else read()
+            self.desired = None if found is None else await asyncio.to_thread(self.count, *found)
 
     def count(self, info: EngineInfo, mean_outputs: float) -> int | None:
         """None: the engine does not say how long its steps take. Takes seconds, mostly without Python's lock."""
@@ -100,7 +103,7 @@ class FleetSize:
             return None
         if not self._window:
             return SPARE
-        traits, trace = _traits(info), _trace(list(self._window), mean_outputs)
+        traits, trace = _traits(info), _trace(self._window, mean_outputs)
         found: dict[int, float] = {}
 
         def attained(num_nodes: int) -> float:
@@ -124,30 +127,31 @@ class FleetSize:
     def _take_in(self) -> None:
         while self._new:
             at, asked = self._new.popleft()
-            ids = np.array(asked.prompt_token_ids[:MAX_KEYS_TOKENS], np.int32)
-            salt = self._secret ^ session_digest("", asked.cache_salt, asked.cache_salt)
-            session = session_digest(asked.tenant, asked.cache_salt, asked.session_id) >> 1  # signed, in a trace
-            keys = prefix_keys(salt, ids, TOKENS_PER_KEY)
-            self._window.append(Served(at, len(asked.prompt_token_ids), asked.max_tokens, session, keys))
+            if (note := arrival_note(asked)) is not None:
+                self._window.append((at, note))
+        while self._others:
+            self._window.append(self._others.popleft())
         begin = self._clock() - WINDOW_SECONDS
-        while self._window and self._window[0].at < begin:
-            self._window.popleft()
+        self._window = [came for came in self._window if came[0] >= begin]
+        self._window.sort(key=lambda came: came[0])
+        del self._window[:-MAX_REQUESTS]
 
 
-def _trace(window: list[Served], mean_outputs: float) -> FleetTrace:
-    sessions = np.array([served.session or -1 for served in window], np.int64)
+def _trace(window: list[_Came], mean_outputs: float) -> FleetTrace:
+    sessions = np.array([(note.session >> 1) or -1 for _, note in window], np.int64)
     _, first = np.unique(sessions, return_index=True)
     is_follow_up = (sessions >= 0).astype(np.uint8)
     is_follow_up[first] = 0
-    outputs = [max(1.0, min(served.max_outputs, mean_outputs)) for served in window]
+    outputs = [max(1.0, min(note.max_outputs, mean_outputs)) for _, note in window]
+    keys = [np.frombuffer(note.keys, "<u8") for _, note in window]
     return {
-        "arrival_s": np.array([served.at - window[0].at for served in window], np.float64),
-        "num_tokens": np.array([max(1, served.num_tokens) for served in window], np.int32),
+        "arrival_s": np.array([at - window[0][0] for at, _ in window], np.float64),
+        "num_tokens": np.array([max(1, note.num_tokens) for _, note in window], np.int32),
         "num_outputs": np.array(outputs, np.int32),
         "session": sessions,
         "is_follow_up": is_follow_up,
-        "key_offsets": np.cumsum([0, *(len(served.keys) for served in window)], dtype=np.int64),
-        "keys": np.concatenate([served.keys for served in window]),
+        "key_offsets": np.cumsum([0, *map(len, keys)], dtype=np.int64),
+        "keys": np.concatenate(keys).astype(np.uint64),
     }
 
 

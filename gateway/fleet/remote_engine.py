@@ -23,6 +23,7 @@ class RemoteEngine:
         timeout_seconds: float,
         on_hung: Callable[[str], None],
         on_settled: Callable[[], None],
+        hello: wire.Hello,
     ) -> None:
         """Dials at once. timeout_seconds: of silence, after which it has hung, and `on_hung(reason)` is called.
 
@@ -32,6 +33,7 @@ class RemoteEngine:
         self.line = EngineLine(timeout_seconds, self._on_useless, lambda: self.lose("its connection ended"))
         self._node, self._tls = node, tls
         self._on_hung, self._on_settled = on_hung, on_settled
+        self._hello = hello
         self._connecting = asyncio.create_task(self._connect())
 
     @property
@@ -65,7 +67,7 @@ class RemoteEngine:
                 if self.line.death is not None:  # lost meanwhile
                     connection.close()
                     return
-                self.line.attach(connection)
+                self.line.attach(connection, self._hello)
                 await self.line.settled.wait()
         except (OSError, ValueError) as error:
             self.lose(f"it cannot be reached at {self.endpoint}: {error or type(error).__name__}")

@@ -24,6 +24,8 @@ from schedcore.api.types import (
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of a gateway; answered by Ready when the model is loaded."""
 
+    wants_arrivals: bool = False  # what comes through other gateways is to be told in Stats
+
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
     request: EngineRequest
@@ -121,6 +123,15 @@ class TenantNote(msgspec.Struct, frozen=True, array_like=True):
     num_served: int = 0  # tokens of offline work, prompt and output, since the Stats before this
 
 
+class ArrivalNote(msgspec.Struct, frozen=True, array_like=True):
+    """Of an online request, for who counts how many nodes are needed: serving/arrival_news.py."""
+
+    num_tokens: int  # of its prompt
+    max_outputs: int
+    session: int  # session_digest.py
+    keys: bytes  # of its prompt's beginnings, 64 bits each, little-endian
+
+
 class Stats(msgspec.Struct, frozen=True, tag="stats"):
     """Sent unasked, a few times a second while working and once when the engine falls idle."""
 
@@ -128,6 +139,7 @@ class Stats(msgspec.Struct, frozen=True, tag="stats"):
     incarnation: str = ""
     sessions: list[SessionNote] = []  # that this gateway has not heard of, in order of time; others follow
     tenants: list[TenantNote] = []  # all there are: who is not among them has nothing that waits
+    arrivals: list[tuple[float, ArrivalNote]] = []  # seconds ago, through other gateways, since the Stats before this
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):

@@ -18,6 +18,7 @@ from schedcore.api.types import (
     SessionState,
     TokenDelta,
 )
+from schedcore.serving.arrival_news import ArrivalNews
 from schedcore.serving.gateway_link import GatewayLink
 from schedcore.serving.session_news import SessionNews
 from schedcore.serving.tenant_news import TenantNews
@@ -106,6 +107,7 @@ class EngineServer:
         self._peers = peers
         self._gateways: set[bytes] = set()
         self._news = SessionNews()
+        self._arrivals = ArrivalNews(clock)
         self._tenants = TenantNews() if link.network_endpoint else None  # a gateway of this machine is the only one
         self._is_stopping = False
         self._is_told_to = False  # by a gateway, which expects no more
@@ -172,7 +174,9 @@ class EngineServer:
                     self._send(gateway, wire.Deltas([TokenDelta(request_id, [], FinishReason.ABORT)]))
                 else:
                     self._engine.abort(gateway, request_id)
-            case wire.Hello():
+            case wire.Hello(wants_arrivals):
+                if wants_arrivals:
+                    self._arrivals.join(gateway)
                 blocks = "" if self._peers is None else self._peers.endpoint
                 ready = wire.Ready(self._info, self._incarnation, self._link.network_endpoint, blocks)
                 self._send(gateway, ready)
@@ -189,6 +193,7 @@ class EngineServer:
         match message:
             case wire.Submit(request):
                 self._news.note_request(gateway, request)
+                self._arrivals.note_request(gateway, request)
                 if self._tenants is not None:
                     self._tenants.note_request(gateway, request)
                 self._engine.add(gateway, request)
@@ -226,8 +231,10 @@ class EngineServer:
         for gateway in list(self._gateways):
             sessions = self._news.take(gateway)
             tenants = [] if self._tenants is None else self._tenants.take(gateway)
-            is_plain = not sessions and not tenants
-            self._send(gateway, plain if is_plain else wire.Stats(stats, self._incarnation, sessions, tenants))
+            arrivals = self._arrivals.take(gateway)
+            is_plain = not sessions and not tenants and not arrivals
+            told = plain if is_plain else wire.Stats(stats, self._incarnation, sessions, tenants, arrivals)
+            self._send(gateway, told)
 
     def _send(self, gateway: bytes, message: wire.ToGateway) -> None:
         if not self._link.send(gateway, message):
@@ -244,6 +251,7 @@ class EngineServer:
             logger.info("%s is gone; what it has open is aborted", gateway.decode())
             self._gateways.remove(gateway)
             self._news.forget(gateway)
+            self._arrivals.forget(gateway)
             if self._tenants is not None:
                 self._tenants.forget(gateway)
             if self._peers is not None:

@@ -12,6 +12,7 @@ from fakes.fake_engine import INFO
 from fakes.manual_clock import ManualClock
 from gateway.fleet.fleet_size import SPARE, WINDOW_SECONDS, FleetSize
 from schedcore.api.types import EngineRequest, RequestClass
+from schedcore.serving.arrival_news import ArrivalNews
 
 PREFILL_SECONDS, TOKENS = 1.0, 1000  # of a prompt, alone
 ENGINE = msgspec.structs.replace(
@@ -54,6 +55,40 @@ def test_it_asks_for_what_the_work_takes_and_little_more(rate: float) -> None:
     least = math.floor(rate * PREFILL_SECONDS) + 1  # fewer never catch up
     assert found is not None
     assert least + SPARE <= found <= 2 * least + 1 + SPARE
+
+
+@pytest.mark.parametrize("rate", [0.2, 3.0])
+@pytest.mark.parametrize("alike", [False, True])
+def test_what_came_through_other_gateways_counts_as_its_own(rate: float, *, alike: bool) -> None:
+    """Of three gateways, who have the requests in turn, each asks for what one that has all of them asks for."""
+    clock = ManualClock()
+    gaps = np.random.default_rng(0).exponential(1 / rate, int(rate * 120))
+    whole, *sizes = (FleetSize(3.0, "advised", clock) for _ in range(4))
+    names = [f"gateway-{i}".encode() for i in range(3)]
+    engines = [ArrivalNews(clock) for _ in range(2)]
+    for engine in engines:
+        for name in names:
+            engine.join(name)
+    draw = np.random.default_rng(1)
+    for number, gap in enumerate(gaps):
+        clock.advance(float(gap))
+        request = asked(number, session_id=f"{number % 7}", **({"prompt_token_ids": [5] * TOKENS} if alike else {}))
+        whole.note([request])
+        sizes[number % 3].note([request])
+        engines[draw.integers(2)].note_request(names[number % 3], request)
+        for size, name in zip(sizes, names, strict=True):
+            if draw.random() < 0.5:  # late, and one engine's before the other's
+                for engine in engines:
+                    size.note_others(engine.take(name))
+    for size, name in zip(sizes, names, strict=True):
+        for engine in engines:
+            size.note_others(engine.take(name))
+    wanted = whole.count(ENGINE, 4.0)
+    assert [size.count(ENGINE, 4.0) for size in sizes] == [wanted] * 3
+    alone = FleetSize(3.0, "advised", clock)
+    assert wanted is not None
+    assert wanted > SPARE
+    assert alone.count(ENGINE, 4.0) == SPARE
 
 
 def test_a_request_that_goes_on_at_another_engine_counts_once() -> None:

@@ -96,6 +96,26 @@ def test_every_hello_is_answered_with_what_the_engine_is(endpoint: str) -> None:
             assert len(ready.incarnation) == 32
 
 
+def test_a_gateway_that_wants_to_hears_what_comes_through_others(endpoint: str) -> None:
+    with serving(endpoint), GatewayPeer(endpoint) as one, GatewayPeer(endpoint) as two:
+        for gateway, wants in ((one, True), (two, False)):
+            gateway.send(wire.Hello(wants_arrivals=wants))
+            gateway.wait_for(lambda message: isinstance(message, wire.Ready))
+        one.send(wire.Submit(request(1)))
+        two.send(wire.Submit(request(1)), wire.Submit(request(2)))
+        one.wait_for_final(1)
+        two.wait_for_final(1, 2)
+
+        def told(gateway: GatewayPeer) -> list[int]:
+            stats = [message for message in gateway.received if isinstance(message, wire.Stats)]
+            return [note.num_tokens for message in stats for _, note in message.arrivals]
+
+        if len(told(one)) < 2:
+            one.wait_for(lambda _: len(told(one)) == 2)
+        assert told(one) == [3, 3]
+        assert told(two) == []
+
+
 def test_requests_are_answered_to_whoever_sent_them(endpoint: str) -> None:
     with serving(endpoint), GatewayPeer(endpoint) as one, GatewayPeer(endpoint) as two:
         one.send(wire.Submit(request(1, max_tokens=4)), wire.Submit(request(2, max_tokens=2)))
