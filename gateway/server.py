@@ -34,7 +34,8 @@ from gateway.http.http_server import HttpServer
 from gateway.http.listener import url
 from gateway.model.checkpoint import Checkpoint, CheckpointError
 from gateway.model.served_model import ServedModel
-from gateway.offline.database.database import StoreOpenError
+from gateway.offline.database.database import StoreOpenError, database_url
+from gateway.offline.database.leader_lock import LeaderLock
 from gateway.offline.store.accounts import Quota
 from gateway.offline.store.directory import DirectoryInUseError
 from gateway.offline.store.store import OfflineStore
@@ -181,7 +182,14 @@ class _Server:
         fingerprint = model_fingerprint(self._checkpoint.directory)
         timeout, wait = config.engine_timeout_ms / 1e3, config.fleet_wait_ms / 1e3
         target = None if config.ttft_target_ms is None else config.ttft_target_ms / 1e3
-        return FleetEngine(door, tls, fingerprint, supervisor, timeout, wait, config.routing, target)
+        leadership = None if target is None else self._make_leadership()
+        return FleetEngine(door, tls, fingerprint, supervisor, timeout, wait, config.routing, target, leadership)
+
+    def _make_leadership(self) -> LeaderLock | None:
+        """None: no other gateway has the same database."""
+        if self._offline is None or self._offline.leases is None or self._config.database_url is None:
+            return None
+        return LeaderLock(database_url(self._config.database_url), self._offline.leases.name)
 
     async def _make_client(self, model: ServedModel, supervisor: Supervisor) -> EngineClient:
         config = self._config

@@ -112,6 +112,8 @@ def status(args: argparse.Namespace) -> int:
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if found.leader is not None:
+        print(f"leader: {found.leader or '-'}{' (this gateway)' if found.is_leader else ''}")
     if found.num_waiting:
         print(f"{found.num_waiting} requests wait for a node")
     return _DONE if any(node.condition == "up" for node in found.nodes) else _FAILED

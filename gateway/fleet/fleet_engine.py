@@ -22,7 +22,7 @@ from gateway.engine.engine_client import EngineDeadError
 from gateway.engine.engine_line import EngineLine
 from gateway.fleet.fleet_door import FleetDoor
 from gateway.fleet.fleet_peer import FleetPeer
-from gateway.fleet.fleet_size import UNKNOWN_OUTPUTS, FleetSize
+from gateway.fleet.fleet_size import UNKNOWN_OUTPUTS, FleetSize, Leadership
 from gateway.fleet.fleet_stats import add_counters, sum_stats
 from gateway.fleet.lobby import Lobby
 from gateway.fleet.node import TURN_SECONDS, USABLE, Node, NodeCondition, node_status, peer_source
@@ -77,11 +77,12 @@ class FleetEngine:
         wait_seconds: float,
         routing: str = "advised",
         ttft_target_seconds: float | None = None,
+        leadership: Leadership | None = None,
     ) -> None:
         """fingerprint: of the model that nodes have to serve. timeout_seconds: of silence of an engine that has hung.
 
         wait_seconds: that a request waits for a node at most. routing: docs/routing.md. ttft_target_seconds: by which
-        it counts how many nodes it needs.
+        it counts how many nodes are needed. leadership: of several gateways one counts; None: each of them does.
         """
         self.nodes: OrderedDict[str, Node] = OrderedDict()
         self._door, self._tls = door, tls
@@ -90,6 +91,7 @@ class FleetEngine:
         self._timeout_seconds = timeout_seconds
         self._routing = NodeRouting(routing)
         self._size = FleetSize(ttft_target_seconds, routing)
+        self._leadership = leadership
         self._hello = wire.Hello(wants_arrivals=ttft_target_seconds is not None)
         self._session_moves = SessionMoves(self._routing)
         self._others = OtherGateways()
@@ -142,7 +144,7 @@ class FleetEngine:
         ended += [NO_STATS] if self.nodes and not ended else []
         nodes = [NodeStats(node.name, node.condition, self._num_open(node)) for node in self.nodes.values()]
         found = sum_stats(living, ended, nodes, num_stale, dict(self._routing.num_routed))
-        if found is not None and self._size.desired is not None:
+        if found is not None and self._size.desired is not None and self._leads:
             found = msgspec.structs.replace(found, num_desired_nodes=self._size.desired)
         if found is not None:
             for request in self._lobby.requests():
@@ -161,7 +163,10 @@ class FleetEngine:
         nodes = [node_status(node) for node in self.nodes.values()]
         stats = self.stats()
         num_stale = 0 if stats is None else stats.num_stale_incarnations
-        return FleetStatus(nodes, sum(1 for _ in self._lobby.requests()), num_stale)
+        num_waiting = sum(1 for _ in self._lobby.requests())
+        if self._leadership is None:
+            return FleetStatus(nodes, num_waiting, num_stale)
+        return FleetStatus(nodes, num_waiting, num_stale, self._leadership.leader, self._leadership.is_leader)
 
     def _num_open(self, node: Node) -> int:
         return 0 if node.engine is None else node.engine.line.router.num_open
@@ -179,6 +184,8 @@ class FleetEngine:
         await self._resources.enter_async_context(self._supervisor.running("fleet_door", self._keep_door_open))
         await self._resources.enter_async_context(self._supervisor.running("fleet_watch", self._watch))
         await self._resources.enter_async_context(self._supervisor.running("fleet_size", self._keep_size))
+        if self._leadership is not None:
+            await self._resources.enter_async_context(self._supervisor.running("fleet_leader", self._keep_leading))
         await self._settled.wait()
 
     async def close(self) -> None:
@@ -202,9 +209,17 @@ class FleetEngine:
     async def _keep_size(self) -> None:
         await self._size.keep(self._for_size)
 
+    async def _keep_leading(self) -> None:
+        assert self._leadership is not None
+        await self._leadership.keep(self._size.count_soon)
+
+    @property
+    def _leads(self) -> bool:
+        return self._leadership is None or self._leadership.is_leader
+
     def _for_size(self) -> tuple[EngineInfo, float] | None:
         stats = self.stats()
-        if self._info is None or stats is None:
+        if self._info is None or stats is None or not self._leads:
             return None
         num_finished = sum(stats.num_finished)
         return self._info, stats.num_output_tokens / num_finished if num_finished else UNKNOWN_OUTPUTS

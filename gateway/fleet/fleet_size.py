@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -42,6 +42,19 @@ UNKNOWN_OUTPUTS = 128.0  # tokens, before any request has ended
 
 
 _Came = tuple[float, ArrivalNote]  # when, on the gateway's clock
+
+
+class Leadership(Protocol):
+    """Who of several gateways says how many nodes they need."""
+
+    @property
+    def is_leader(self) -> bool: ...
+    @property
+    def leader(self) -> str:
+        """Its name; empty: nobody, or this gateway does not know."""
+
+    async def keep(self, on_elected: Callable[[], None]) -> None:
+        """For ever. on_elected: called when this one begins to lead."""
 
 
 class FleetSize:

@@ -70,13 +70,26 @@ class Gateways:
 
 
 @pytest.fixture
-def gateways(tmp_path: Path, cluster_dir: Path) -> Iterator[Gateways]:
+def shared(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """Options of gateways that share batches."""
     if postgresql.binaries() is None:
         pytest.skip("PostgreSQL is not installed")
-    with postgresql.running() as database, ExitStack() as stack:
-        shared = ("--share-batches", "--database-url", database, "--data-dir", str(tmp_path / "shared"))
+    with postgresql.running() as database:
+        yield ("--share-batches", "--database-url", database, "--data-dir", str(tmp_path / "shared"))
+
+
+@pytest.fixture
+def gateways(tmp_path: Path, cluster_dir: Path, shared: tuple[str, ...]) -> Iterator[Gateways]:
+    with ExitStack() as stack:
         options = (*shared, "--batch-lease-ms", str(LEASE_MS), "--look-ahead-rows", str(LOOK_AHEAD))
         yield Gateways(tmp_path, cluster_dir, stack, options)
+
+
+@pytest.fixture
+def sized(tmp_path: Path, cluster_dir: Path, shared: tuple[str, ...]) -> Iterator[Gateways]:
+    """They say how many nodes their requests need: at least one, and a spare one."""
+    with ExitStack() as stack:
+        yield Gateways(tmp_path, cluster_dir, stack, (*shared, "--ttft-target-ms", "1000"), "a")
 
 
 class Tenant:
@@ -174,6 +187,48 @@ def test_gateways_have_one_queue_and_shares_of_it(full: Gateways) -> None:
         wait_until(lambda: status(two, "alice", 3.0) in (0, 200), SECONDS)  # it has left nothing that waits
     finally:
         alice.end()
+
+
+def leads(gateway: Gateway) -> bool:
+    return bool(gateway.fleet.whole_status()["is_leader"])
+
+
+def desired(gateway: Gateway) -> float:
+    """0: it does not say."""
+    return gateway.server.metric("hocket_desired_nodes")
+
+
+def ask(gateway: Gateway) -> None:
+    gateway.client.completions.create(model="demo", prompt="Once", max_tokens=2)
+
+
+def test_one_gateway_says_how_many_nodes_all_need_and_the_next_one_when_it_is_killed(sized: Gateways) -> None:
+    both = (sized.one, sized.two)
+    wait_until(lambda: sorted(map(leads, both)) == [False, True], SECONDS)
+    leader, other = both if leads(sized.one) else both[::-1]
+    name = leader.fleet.whole_status()["leader"]
+    assert name.endswith(f":{leader.server.process.pid}")
+    wait_until(lambda: other.fleet.whole_status()["leader"] == name, SECONDS)
+    ask(leader)
+    if WHOLE:  # it counts every half minute
+        wait_until(lambda: desired(leader) >= 2, SECONDS)
+    assert desired(other) == 0
+    time.sleep(1.0)  # engines say what has come four times a second
+    leader.server.process.send_signal(signal.SIGKILL)
+    wait_until(lambda: leads(other), SECONDS)
+    wait_until(lambda: desired(other) >= 2, SECONDS)  # for a request that came to the one that is gone
+    ask(other)
+
+
+@long
+def test_the_leader_counts_what_comes_to_others_only(sized: Gateways) -> None:
+    both = (sized.one, sized.two)
+    wait_until(lambda: any(map(leads, both)), SECONDS)
+    leader, other = both if leads(sized.one) else both[::-1]
+    wait_until(lambda: desired(leader) == 1, SECONDS)
+    ask(other)
+    wait_until(lambda: desired(leader) >= 2, SECONDS)
+    assert desired(other) == 0
 
 
 def submit_rows(gateway: Gateway, number: int = NUM_ROWS) -> str:

@@ -25,6 +25,7 @@ from gateway.protocol.errors import ApiError
 _BUSY_SECONDS = 30.0  # another program looks at the SQLite file
 _LOCK_KEY = 0x686F636B6574  # of the PostgreSQL advisory lock: one gateway per database, or those that share it
 _WRITER_KEY = _LOCK_KEY + 1  # held by whichever of them writes
+LEADER_KEY = _LOCK_KEY + 2  # held by the one of them that leads
 _SHARED_SETTINGS = (  # a gateway that hangs in a transaction holds up the others no longer than this
     "SET idle_in_transaction_session_timeout = '10s'",
     "SET lock_timeout = '20s'",

@@ -51,18 +51,17 @@ class Leases:
 
     def __init__(self, name: str, seconds: float) -> None:
         """name: for the log. seconds: without a renewal until others may take over."""
-        self.seconds = seconds
+        self.name, self.seconds = name, seconds
         self.runner = 0  # 0: not joined
         self.num_runners = 1  # at the last renewal, this one among them
         self.is_leader = False  # at the last renewal: the one that has been there for longest
         self.num_refused = 0  # results of rows that had been given to others
-        self._name = name
 
     # Runners
 
     def join(self, connection: Connection) -> None:
         """As somebody new."""
-        values = {"name": self._name, "expires_at": _now() + self.seconds}
+        values = {"name": self.name, "expires_at": _now() + self.seconds}
         self.runner = connection.scalar(insert(runners).values(values).returning(runners.c.sequence)) or 0
         self._look(connection)
 

@@ -51,3 +51,5 @@ class FleetStatus(msgspec.Struct, frozen=True):
     nodes: list[NodeStatus]
     num_waiting: int  # requests that wait for a node
     num_stale_incarnations: int  # messages that were dropped, since they were of an engine or node that is over
+    leader: str | None = None  # gateway that says how many nodes are needed; empty: nobody; null: none is elected
+    is_leader: bool = False  # that is this one
