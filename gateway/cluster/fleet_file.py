@@ -55,20 +55,24 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
-    """The number of nodes follows a gateway's `hocket_desired_nodes`."""
+    """The number of nodes follows the greatest `hocket_desired_nodes` that a gateway says."""
 
-    metrics_url: str  # http://gw1:8000/metrics
+    metrics_url: str | tuple[str, ...]  # http://gw1:8000/metrics; of every gateway, for the one that says it may die
     min_nodes: int = 1
     max_nodes: int = 8
     down_after_seconds: float = 600.0  # of wanting fewer
 
     def __post_init__(self) -> None:
-        if not self.metrics_url.startswith(("http://", "https://")):
+        if not self.metrics_urls or not all(url.startswith(("http://", "https://")) for url in self.metrics_urls):
             raise ValueError("metrics-url must be a URL such as http://gw1:8000/metrics")
         if not 1 <= self.min_nodes <= self.max_nodes <= MAX_NODES:
             raise ValueError(f"min-nodes and max-nodes must be 1 to {MAX_NODES}, in this order")
         if not 0 <= self.down_after_seconds < math.inf:
             raise ValueError("down-after-seconds must not be negative")
+
+    @property
+    def metrics_urls(self) -> tuple[str, ...]:
+        return (self.metrics_url,) if isinstance(self.metrics_url, str) else self.metrics_url
 
 
 class FleetFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):

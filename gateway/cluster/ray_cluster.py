@@ -81,7 +81,9 @@ class RayFleet:
     def scale(self, num_nodes: int) -> None:
         scaling = self.report().plan.file.scaling
         if scaling is not None:
-            raise RayFleetError(f"the number of nodes follows {scaling.metrics_url}: change [scaling] instead")
+            raise RayFleetError(
+                f"the number of nodes follows {', '.join(scaling.metrics_urls)}: change [scaling] instead"
+            )
         self._ask("scale", num_nodes)
 
     def down(self, on_look: Callable[[FleetReport], None], seconds: float) -> bool:

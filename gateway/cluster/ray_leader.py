@@ -17,7 +17,7 @@ import msgspec
 from gateway.cluster.fleet_file import FleetFile
 from gateway.cluster.plan import DrainStep, FleetPlan, FleetReport, NodeReport, Remove, Start, next_steps
 from gateway.cluster.ray_nodes import RayNodes, ask_for_machines
-from gateway.cluster.scaler import Scaler, desired_nodes, within
+from gateway.cluster.scaler import Scaler, most_desired, within
 
 TICK_SECONDS = 0.5
 SCALING_SECONDS = 10.0
@@ -119,9 +119,9 @@ class RayLeader:
         self._scaled_at = now
         self._scaler = self._scaler or Scaler(scaling)
         try:
-            desired = desired_nodes(_scrape(scaling.metrics_url))
-        except (OSError, ValueError) as error:
-            self._problem = f"{scaling.metrics_url} does not say how many nodes are needed: {error}"
+            desired = most_desired(scaling.metrics_urls, _scrape)
+        except ValueError as error:
+            self._problem = str(error)
             return
         number = self._scaler.next(now, plan.num_nodes, desired)
         with self._lock:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.cluster.fleet_file import Scaling
@@ -19,6 +21,22 @@ def desired_nodes(metrics: str) -> int:
         if family.name == _GAUGE and family.samples:
             return round(family.samples[0].value)
     raise ValueError(f"{_GAUGE} is not among the metrics: is it a gateway with --fleet-listen and a target to hold?")
+
+
+def most_desired(urls: Sequence[str], scrape: Callable[[str], str]) -> int:
+    """Of gateways of which one, or each, says how many nodes all of them need. scrape: may raise OSError.
+
+    Raises ValueError if none says it.
+    """
+    found, problems = [], []
+    for url in urls:
+        try:
+            found.append(desired_nodes(scrape(url)))
+        except (OSError, ValueError) as error:
+            problems.append(f"{url} does not say how many nodes are needed: {error}")
+    if not found:
+        raise ValueError("; ".join(problems))
+    return max(found)
 
 
 class Scaler:

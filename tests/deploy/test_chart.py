@@ -169,6 +169,10 @@ def test_with_an_autoscaler_the_number_of_nodes_is_its_business() -> None:
         assert "replicas" not in nodes["spec"]
         assert scaler["spec"]["scaleTargetRef"]["name"] == nodes["metadata"]["name"]
         assert "hocket_desired_nodes" in str(scaler["spec"])
+        if kind == "keda":  # each gateway counts what comes to all of them
+            (trigger,) = scaler["spec"]["triggers"]
+            assert trigger["metadata"]["query"].startswith("max(hocket_desired_nodes{")
+            assert trigger["metadata"]["ignoreNullValues"] == "false"
 
 
 @needs_helm

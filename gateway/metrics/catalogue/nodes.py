@@ -33,9 +33,9 @@ NODES = Chapter(
         Family(
             Kind.GAUGE,
             "hocket_desired_nodes",
-            "Nodes that hold --ttft-target-ms for the online requests of the last ten minutes, and one more.",
+            "Nodes that hold --ttft-target-ms for all gateways' online requests of ten minutes, and one more.",
             lambda r: {} if r.stats.num_desired_nodes is None else float(r.stats.num_desired_nodes),
-            detail="Only with that target: [deploy.md](deploy.md)",
+            detail="Only with that target; of several gateways take the greatest: [deploy.md](deploy.md)",
         ),
         Family(
             Kind.COUNTER,

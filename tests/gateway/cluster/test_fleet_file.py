@@ -51,6 +51,14 @@ def test_what_a_node_is_started_with_is_what_the_file_says(tmp_path: Path) -> No
     assert (file.nodes, file.scaling.min_nodes, file.scaling.max_nodes) == (3, 1, 5)
 
 
+def test_the_number_of_nodes_follows_every_gateway_that_is_named(tmp_path: Path) -> None:
+    urls = ("http://gw1:8000/metrics", "https://gw2/metrics")
+    for written_so, meant in ((f'"{urls[0]}"', urls[:1]), (f'["{urls[0]}", "{urls[1]}"]', urls)):
+        file = read_fleet_file(written(tmp_path, GOOD.replace('"http://gw1:8000/metrics"', written_so)))
+        assert file.scaling is not None
+        assert file.scaling.metrics_urls == meant
+
+
 def test_underscores_are_dashes_but_in_names_of_the_operators_own(tmp_path: Path) -> None:
     file = read_fleet_file(
         written(tmp_path, GOOD.replace("cluster-dir", "cluster_dir").replace("max-nodes", "max_nodes"))
@@ -75,6 +83,8 @@ def test_underscores_are_dashes_but_in_names_of_the_operators_own(tmp_path: Path
         ('"32G"', '"32 GB"', "memory must be a size"),
         ("max-nodes = 5", "min-nodes = 6\nmax-nodes = 5", "min-nodes and max-nodes"),
         ("http://gw1:8000/metrics", "gw1:8000", "metrics-url must be a URL"),
+        ('"http://gw1:8000/metrics"', "[]", "metrics-url must be a URL"),
+        ('"http://gw1:8000/metrics"', '["http://gw1:8000/metrics", "gw2"]', "metrics-url must be a URL"),
         ("max-nodes = 5", "max-nodes = 5.5", "[scaling] max-nodes"),
         ("[node]", '[node]\nname = "a"', "[node] must not have name"),
         ("[node]", '[node]\nrun_dir = "/a"', "[node] must not have run-dir"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.cluster.fleet_file import Scaling
-from gateway.cluster.scaler import Scaler, desired_nodes
+from gateway.cluster.scaler import Scaler, desired_nodes, most_desired
 
 SCALING = Scaling(metrics_url="http://gw:8000/metrics", min_nodes=1, max_nodes=8, down_after_seconds=600)
 
@@ -38,3 +38,17 @@ def test_the_gauge_is_found_among_a_gateways_metrics() -> None:
     assert desired_nodes(text) == 4
     with pytest.raises(ValueError, match="not among the metrics"):
         desired_nodes("other 9\n")
+
+
+def test_of_several_gateways_whoever_says_it_counts_and_the_most_if_each_does() -> None:
+    said = {"one": "hocket_desired_nodes 3\n", "two": "other 9\n", "three": "hocket_desired_nodes 4\n"}
+
+    def scrape(url: str) -> str:
+        if url not in said:
+            raise ConnectionRefusedError("nobody is there")
+        return said[url]
+
+    assert most_desired(["one", "two", "gone"], scrape) == 3
+    assert most_desired(["two", "one", "three"], scrape) == 4
+    with pytest.raises(ValueError, match=r"two does not say .*; gone does not say .*nobody is there"):
+        most_desired(["two", "gone"], scrape)
