@@ -19,7 +19,11 @@ _node = partial(Flag, "node")
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gateways: Annotated[
         tuple[str, ...],
-        _node("of the fleet, each at its --fleet-listen; repeatable or separated by commas", "HOST:PORT"),
+        _node(
+            "of the fleet, each at its --fleet-listen, or a name that has all their addresses; repeatable or separated "
+            "by commas",
+            "HOST:PORT",
+        ),
     ]
     name: Annotated[  # a second node of that name supersedes the first
         str, _node("of this node, one of its own in the fleet (default: the machine's)", "NAME")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -85,6 +86,7 @@ class FleetEngine:
         it counts how many nodes are needed. leadership: of several gateways one counts; None: each of them does.
         """
         self.nodes: OrderedDict[str, Node] = OrderedDict()
+        self._incarnation = secrets.token_hex(16)  # of this gateway
         self._door, self._tls = door, tls
         self._fingerprint = fingerprint
         self._supervisor = supervisor
@@ -269,7 +271,7 @@ class FleetEngine:
             _log.info("node %s has come from %s", hello.node, peer.address)
         elif not self._take_place(node, peer, hello):
             return
-        peer.send(Welcome())
+        peer.send(Welcome(self._incarnation))
 
     def _take_place(self, node: Node, peer: FleetPeer, hello: NodeHello) -> bool:
         """A name has one holder: the one that was started last. Clocks tell, so that all gateways say the same."""

@@ -1,4 +1,4 @@
-"""A node's connection to one gateway: dialed again whenever it ends, or the gateway has fallen silent."""
+"""A node's connection to one gateway at one address: dialed again whenever it ends, or has fallen silent."""
 
 from __future__ import annotations
 
@@ -42,9 +42,12 @@ class GatewayDialer:
         hello: NodeHello,
         state: Callable[[], NodeState],
         on_message: Callable[[FromGateway], None],
+        is_reached_elsewhere: Callable[[GatewayDialer], bool],
     ) -> None:
-        """endpoint: tcp://host:port; its name is looked up at every try."""
+        """endpoint: tcp://address:port. is_reached_elsewhere: another one is connected to this one's `gateway`."""
         self.endpoint = endpoint
+        self.gateway = ""  # which this was at that address when it was last welcome
+        self._is_reached_elsewhere = is_reached_elsewhere
         self._tls, self._hello, self._state, self._on_message = tls, hello, state, on_message
         self._line: FrameLine | None = None
         self._is_welcome = False
@@ -53,6 +56,10 @@ class GatewayDialer:
         self._wake = asyncio.Event()
         self._limited = LimitedLog(_log)
 
+    @property
+    def is_connected(self) -> bool:
+        return self._is_welcome
+
     def tell(self) -> None:
         """The node's state, now: something has changed."""
         if self._is_welcome and self._line is not None:
@@ -60,6 +67,9 @@ class GatewayDialer:
 
     async def keep_connected(self) -> None:
         while True:
+            if self._is_reached_elsewhere(self):  # it has one connection to a node, and hangs up on the older one
+                await asyncio.sleep(MAX_PAUSE_SECONDS)
+                continue
             try:
                 async with asyncio.timeout(DIAL_SECONDS):
                     connection = await dial(self.endpoint, self._tls, GATEWAY, MAX_FLEET_FRAME_BYTES)
@@ -99,7 +109,8 @@ class GatewayDialer:
                 self._hang_up()
                 return
             match message:
-                case Welcome():
+                case Welcome(gateway):
+                    self.gateway = gateway
                     self._is_welcome, self._pause = True, FIRST_PAUSE_SECONDS
                     _log.info("part of the fleet of the gateway at %s", self.endpoint)
                     self.tell()

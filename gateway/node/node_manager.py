@@ -24,7 +24,7 @@ from gateway.config.config import ENGINES
 from gateway.config.node_config import NodeConfig
 from gateway.engine.restart_policy import RestartPolicy
 from gateway.node.engine_record import EngineRecord, read_record
-from gateway.node.gateway_dialer import GatewayDialer
+from gateway.node.gateway_dialers import GatewayDialers
 from gateway.node.node_engine import NodeEngine, NodeEngineError, engine_command
 from schedcore.api.cluster_tls import NODE, ClusterTls
 from schedcore.api.config import EngineConfig
@@ -72,10 +72,8 @@ class NodeManager:
         hello = NodeHello(
             config.name, secrets.token_hex(16), time.time(), fingerprint, socket.gethostname(), __version__
         )
-        self._dialers = [
-            GatewayDialer(NETWORK_SCHEME + gateway, tls, hello, self._state, self._on_message)
-            for gateway in config.gateways
-        ]
+        gateways = [NETWORK_SCHEME + gateway for gateway in config.gateways]
+        self._gateways = GatewayDialers(gateways, tls, hello, self._state, self._on_message)
         self._engine: NodeEngine | None = None
         self._policy = RestartPolicy(_ALWAYS)
         self._num_restarts = 0
@@ -93,7 +91,7 @@ class NodeManager:
             self._listen_to_signals()
             self._adopt()
             async with asyncio.TaskGroup() as group:
-                work = (self._keep_engine, self._drain_when_told, *(dialer.keep_connected for dialer in self._dialers))
+                work = (self._keep_engine, self._drain_when_told, self._gateways.keep_connected)
                 tasks = [group.create_task(part()) for part in work]
                 await self._stop.wait()
                 for task in tasks:
@@ -194,8 +192,7 @@ class NodeManager:
         return network_endpoint(host, port)
 
     def _tell(self) -> None:
-        for dialer in self._dialers:
-            dialer.tell()
+        self._gateways.tell()
 
     def _on_message(self, message: FromGateway) -> None:
         match message:

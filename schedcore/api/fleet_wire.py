@@ -65,6 +65,8 @@ class DrainNode(msgspec.Struct, frozen=True, tag="drain_node"):
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     """The node is part of the fleet from now on."""
 
+    gateway: str = ""  # its process, 128 random bits: at whatever address it is reached
+
 
 class Heard(msgspec.Struct, frozen=True, tag="heard"):
     """The answer to a NodeState: so a node knows that its gateway lives."""

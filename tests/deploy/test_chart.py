@@ -123,18 +123,26 @@ def selectors(documents: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
 
 
 @needs_helm
-def test_nodes_dial_every_gateway_at_a_service_of_its_name() -> None:
-    documents = rendered({"gateway.count": 3})
+@pytest.mark.parametrize("count", [1, 3])
+def test_nodes_dial_every_gateway_by_one_name_however_many_there_are(count: int) -> None:
+    documents = rendered({"gateway.count": count})
     (nodes,) = by_kind(documents, "StatefulSet")
     (container,) = nodes["spec"]["template"]["spec"]["containers"]
     (argument,) = [argument for argument in container["args"] if argument.startswith("--gateways=")]
-    addresses = argument.removeprefix("--gateways=").split(",")
-    services = {service["metadata"]["name"]: service for service in by_kind(documents, "Service")}
-    assert len(addresses) == 3
-    for address in addresses:
-        host, port = address.split(":")
-        assert [entry["port"] for entry in services[host]["spec"]["ports"]] == [int(port)]
-        assert services[host]["spec"]["publishNotReadyAddresses"]
+    host, port = argument.removeprefix("--gateways=").split(":")
+    services = {service["metadata"]["name"]: service["spec"] for service in by_kind(documents, "Service")}
+    assert services[host]["clusterIP"] == "None"  # the name has the pods' own addresses
+    assert services[host]["publishNotReadyAddresses"]
+    (entry,) = services[host]["ports"]
+    assert entry["port"] == int(port)
+    gateways = by_kind(documents, "Deployment")
+    assert len(gateways) == count
+    for gateway in gateways:
+        pod = gateway["spec"]["template"]
+        assert services[host]["selector"].items() <= pod["metadata"]["labels"].items()
+        (serving,) = pod["spec"]["containers"]
+        assert {"name": entry["targetPort"], "containerPort": int(port)} in serving["ports"]
+    assert not services[host]["selector"].items() <= nodes["spec"]["template"]["metadata"]["labels"].items()
 
 
 @needs_helm

@@ -20,14 +20,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ printf "%s:%s" $repository (.Values.image.tag | default .Chart.AppVersion) }}
 {{- end }}
 
-{{- /* HOST:PORT of every gateway, separated by commas: nodes dial each of them. */ -}}
+{{- /* HOST:PORT of all gateways: nodes dial each address that the name has. */ -}}
 {{- define "hocket.gateways" -}}
-{{- $name := include "hocket.name" . -}}
-{{- $addresses := list -}}
-{{- range $i := until (int .Values.gateway.count) -}}
-{{- $addresses = append $addresses (printf "%s-gateway-%d:7000" $name $i) -}}
-{{- end -}}
-{{ join "," $addresses }}
+{{ include "hocket.name" . }}-gateways:7000
 {{- end }}
 
 {{- /* Certificates of one role: dict "root" . "role" "node". */ -}}
