@@ -25,7 +25,7 @@ TASK_OWNERS = {  # every task of the gateway is awaited by who made it, or super
     "gateway/fleet/fleet_door.py": "handshakes: a task group",
     "gateway/fleet/remote_engine.py": "the connecting: awaited by close()",
     "gateway/node/node_engine.py": "the talk with the engine: awaited by live()",
-    "gateway/node/gateway_dialers.py": "a task group; a dialer of an address that is given up: cancelled, and awaited by it",
+    "gateway/node/gateway_dialers.py": "looks at names, and dialers: a task group",
     "gateway/node/node_manager.py": "a task group, and what retires an engine: awaited by its loop",
     "gateway/engine/local_engine.py": "the watch over the process: awaited by close()",
     "gateway/answers/responses/background.py": "responses in the background: awaited by cancel() and at the end",

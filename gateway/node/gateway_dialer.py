@@ -47,6 +47,7 @@ class GatewayDialer:
         """endpoint: tcp://address:port. is_reached_elsewhere: another one is connected to this one's `gateway`."""
         self.endpoint = endpoint
         self.gateway = ""  # which this was at that address when it was last welcome
+        self.is_wanted = True  # once it is not, it is dialed no more
         self._is_reached_elsewhere = is_reached_elsewhere
         self._tls, self._hello, self._state, self._on_message = tls, hello, state, on_message
         self._line: FrameLine | None = None
@@ -66,7 +67,8 @@ class GatewayDialer:
             self._line.send(fleet_wire.encode(self._state()))
 
     async def keep_connected(self) -> None:
-        while True:
+        """As long as it is wanted, and then until the connection ends."""
+        while self.is_wanted:
             if self._is_reached_elsewhere(self):  # it has one connection to a node, and hangs up on the older one
                 await asyncio.sleep(MAX_PAUSE_SECONDS)
                 continue

@@ -76,16 +76,16 @@ class GatewayDialers:
 
     def _dial_what_is_found(self, group: asyncio.TaskGroup) -> None:
         wanted = {address for found in self._found.values() for address in found}
+        self._dialers = {
+            address: (dialer, task) for address, (dialer, task) in self._dialers.items() if not task.done()
+        }
+        for address, (dialer, _) in self._dialers.items():
+            dialer.is_wanted = address in wanted
         for address in wanted - self._dialers.keys():
             dialer = GatewayDialer(
                 address, self._tls, self._hello, self._state, self._on_message, self._is_reached_elsewhere
             )
             self._dialers[address] = dialer, group.create_task(dialer.keep_connected())
-        for address in self._dialers.keys() - wanted:
-            dialer, task = self._dialers[address]
-            if not dialer.is_connected:
-                task.cancel()
-                del self._dialers[address]
 
     def _is_there(self, address: str) -> bool:
         dialer, _ = self._dialers[address]

@@ -164,6 +164,8 @@ async def test_a_gateway_that_two_addresses_reach_has_one_connection_and_the_oth
                 await eventually(lambda asked=asked: names.num_asked >= asked + 3)  # type: ignore[misc]
                 assert (connected(), engine.nodes["a"].peer) == (used, peer)
             names.addresses = [address for address in names.addresses if address not in used]
+            asked = names.num_asked
+            await eventually(lambda: names.num_asked >= asked + 2)
             assert peer is not None
             peer.close()
             await eventually(lambda: connected() == names.addresses and knows(engine))
