@@ -11,8 +11,10 @@ Both arms of a cell take turns, the first arm changing from round to round, on o
 gaps together; the interval is of 90 %, over rounds drawn again with replacement. Bob's client runs on the server's
 cores, but in the system's idle class, so that the figures are of what the server does for him; his answers per second
 (and refusals) say how hard he was at it. In the cell "nothing" both arms are calm: its interval is what the machine
-does by itself. With more --streams than one, Alice's prompts are in her own gaps, as often as the streams fall out of
-step.
+does by itself. In the cell "uploads" the calm arm has the same client, too, that sends its bytes at the server's rate
+to a process which throws them away (`bench/lib/load/sink.py`): what the machine feels of copying them is no work of the
+server's. The cell "sending" is that against nothing. With more --streams than one, Alice's prompts are in her own gaps,
+as often as the streams fall out of step.
 
 Acceptance: no X moves the ITL p99 by more than 10 % nor the TTFT p99 by more than 2 x. Exit status 1 if one does.
 """
@@ -41,6 +43,7 @@ import openai
 from bench.lib import contestants, results
 from bench.lib.load.bad_neighbour import ATTACKS, Answers, Neighbour
 from bench.lib.load.http_stream import HttpStream
+from bench.lib.load.sink import Sink
 from bench.lib.load.workload import fitted_workload
 from bench.lib.server.offline_batch import SharedDocuments
 from bench.lib.server.server_process import ServerProcess
@@ -49,8 +52,11 @@ from bench.run.tenants.two_tenants import Tenant
 
 ALICE, BOB = "key-of-alice", "key-of-bob"
 NOTHING = "nothing"
+SENDING = "sending"
+CONTROLS = {"uploads": SENDING}  # of the other cells: nothing
 NUM_DRAWS = 1000
 SETTLE_SECONDS = 2.0  # for what the neighbour does to spread, and for what it left to end
+UPLOAD_BYTES_PER_SECOND = 8.0 * 2**20  # that the gateway takes of one tenant
 MAX_ITL_RATIO, MAX_TTFT_RATIO = 1.1, 2.0
 
 
@@ -74,7 +80,7 @@ class Arm:
         return percentile(self.ttft_ms), percentile(self.itl_ms)
 
 
-CELLS = [NOTHING, *ATTACKS]
+CELLS = [NOTHING, *ATTACKS, SENDING]
 
 
 def percentile(values: list[float]) -> float:
@@ -135,8 +141,8 @@ def together(arms: Iterable[Arm]) -> Arm:
 
 
 class Matrix:
-    def __init__(self, server: ServerProcess, vocab_size: int, args: argparse.Namespace) -> None:
-        self._server, self._vocab_size, self._args = server, vocab_size, args
+    def __init__(self, server: ServerProcess, sink: Sink, vocab_size: int, args: argparse.Namespace) -> None:
+        self._server, self._sink, self._vocab_size, self._args = server, sink, vocab_size, args
         self._random = random.Random(0)
         self._seeds = itertools.count(1)
 
@@ -147,10 +153,12 @@ class Matrix:
                 (cell.beside if is_beside else cell.calm).append(await self._arm(cell.name, is_beside, has_batch))
         print(" | ".join(cell.row()), file=sys.stderr, flush=True)
 
-    async def _arm(self, name: str, is_beside: bool, has_batch: bool) -> Arm:
-        if not is_beside or name == NOTHING:
+    async def _arm(self, cell: str, is_beside: bool, has_batch: bool) -> Arm:
+        name = cell if is_beside else CONTROLS.get(cell, NOTHING)
+        if name == NOTHING:
             return await self.alice(has_batch)
-        with Neighbour(name, self._server.base_url, BOB, self._vocab_size) as bob:
+        attack, url = ("uploads", self._sink.base_url) if name == SENDING else (name, self._server.base_url)
+        with Neighbour(attack, url, BOB, self._vocab_size) as bob:
             await asyncio.sleep(SETTLE_SECONDS)
             before = bob.answers()
             arm = await self.alice(has_batch)
@@ -191,8 +199,8 @@ class Matrix:
             arm.itl_ms += [1e3 * (later - earlier) for earlier, later in itertools.pairwise(times)]
 
 
-async def measure(server: ServerProcess, vocab_size: int, args: argparse.Namespace) -> list[Cell]:
-    matrix = Matrix(server, vocab_size, args)
+async def measure(server: ServerProcess, sink: Sink, vocab_size: int, args: argparse.Namespace) -> list[Cell]:
+    matrix = Matrix(server, sink, vocab_size, args)
     await matrix.alice()  # everything has run once
     cells = [Cell(name) for name in args.cells]
     for cell in cells:
@@ -226,8 +234,11 @@ def main() -> None:
     command = f"HOCKET_API_KEY={ALICE},{BOB} {args.server_command} --no-access-log --data-dir {data}/store"
     try:
         log = contestants.RESULTS / "interference.log"
-        with ServerProcess("interference", command, shlex.quote(str(folder)), log) as server:
-            cells = asyncio.run(measure(server, vocab_size, args))
+        with (
+            ServerProcess("interference", command, shlex.quote(str(folder)), log) as server,
+            Sink(UPLOAD_BYTES_PER_SECOND) as sink,
+        ):
+            cells = asyncio.run(measure(server, sink, vocab_size, args))
     finally:
         shutil.rmtree(data, ignore_errors=True)
     machine = results.this_machine()
