@@ -7,7 +7,7 @@ import os
 import random
 import struct
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,6 +44,7 @@ from schedcore.api.fleet_wire import (
 )
 from schedcore.api.frame_socket import FrameSocket
 from schedcore.api.types import Advisory, AdvisoryEvent, EngineRequest, EngineStats, ErrorCode, FinishReason, TokenDelta
+from schedcore.api.wire import ArrivalNote
 from schedcore.routing.route import session_digest
 from schedcore.serving.gateway_link import GatewayLink
 from schedcore.serving.network_door import NetworkOptions
@@ -83,6 +84,57 @@ async def test_it_says_how_many_nodes_its_requests_need(monkeypatch: pytest.Monk
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await engine.close()
+
+
+class ScriptedLeadership:
+    """It is elected when the test says so."""
+
+    def __init__(self) -> None:
+        self.is_leader = False
+        self.elected = asyncio.Event()
+
+    @property
+    def leader(self) -> str:
+        return "this one" if self.is_leader else "another one"
+
+    async def keep(self, on_elected: Callable[[], None]) -> None:
+        await self.elected.wait()
+        self.is_leader = True
+        on_elected()
+        await asyncio.Event().wait()
+
+
+async def test_who_is_elected_counts_at_once_and_nobody_else_says_it() -> None:
+    leadership = ScriptedLeadership()
+    door = FleetDoor("tcp://127.0.0.1:0", None)
+    engine = FleetEngine(door, None, "fingerprint", Supervisor(), 60.0, 60.0, "advised", 1.0, leadership)
+    starting = asyncio.create_task(engine.start())
+    try:
+        node = await ScriptedNode.come(engine)
+        node.say_state()
+        await eventually(lambda: engine.stats())
+        slow = {"step_base": 0.001, "prefill_token": 0.001, "decode_seq": 1e-6, "decode_context": 0.0}
+        engine._info = msgspec.structs.replace(INFO, latency_coefficients=slow)
+        engine._size.note_others([(1.0, ArrivalNote(50, 2, 0, b""))])
+        engine._size.desired = 7  # of a time when it led
+        assert num_desired(engine) is None
+        assert (engine.status().leader, engine.status().is_leader) == ("another one", False)
+        leadership.elected.set()
+        await eventually(lambda: num_desired(engine) == 2)
+        assert (engine.status().leader, engine.status().is_leader) == ("this one", True)
+        leadership.is_leader = False
+        assert num_desired(engine) is None
+        node.close()
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await engine.close()
+
+
+def num_desired(engine: FleetEngine) -> int | None:
+    stats = engine.stats()
+    assert stats is not None
+    return stats.num_desired_nodes
 
 
 class ScriptedNode:
