@@ -61,7 +61,6 @@ REASONS = {
         "dspy",
         "typed output",
     ): "to a model that it does not know it sends no schema: the demo model writes no JSON unasked",
-    ("smolagents", "tool loop"): "its instructions are longer than the demo model's context of 2,048 tokens",
 }
 
 
