@@ -67,7 +67,7 @@ test-vllm-cut: $(VLLM_VENV)/.built
 # VLLM_VENV names an environment with a vLLM for the device, and this package. Not run anywhere yet.
 test-vllm-gpu: $(VENV)/.dev ## the vLLM engine on CUDA devices; VLLM_VENV=DIR has vLLM for them and this package
 	HOCKET_TEST_VLLM_REQUESTS=$${HOCKET_TEST_VLLM_REQUESTS-1000} $(VLLM_VENV)/bin/python -m pytest -q -o filterwarnings= --timeout 900 tests/vllm_engine $(ARGS)
-	HOCKET_TEST_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest -q tests/vllm_engine/test_through_gateway.py $(ARGS)
+	HOCKET_TEST_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/python -m pytest -q tests/vllm_engine/test_through_gateway.py tests/vllm_engine/images $(ARGS)
 
 RAY_VENV ?= build/ray-env
 

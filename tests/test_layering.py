@@ -77,6 +77,7 @@ ROOM_ORDERS = {
         "first_estimate",
         "make_advisor",
         "requests",
+        "images",
         "grammars",
         "sessions",
         "kv",

@@ -8,7 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+from vllm.exceptions import VLLMClientError  # which is no ValueError in 0.32
 
 from schedcore.api.types import (
     Advisory,
@@ -23,7 +25,8 @@ from schedcore.api.types import (
 )
 from schedcore.serving.request_check import find_problem
 from schedcore.tiers.session_files import SessionName
-from vllm_engine.requests import to_delta, to_vllm
+from vllm_engine.images.growing_prompts import GrowingPrompts, Grown
+from vllm_engine.requests import to_delta, to_vllm, users_prompt
 from vllm_engine.runner.resumption import begin_with_output
 from vllm_engine.sessions.announcements import Announcements
 
@@ -40,6 +43,12 @@ class _OpenRequest(NamedTuple):
     request: EngineRequest
     made: Any  # vLLM's
 
+    @property
+    def prompt(self) -> list[int]:
+        """As it is computed: images have made it longer."""
+        found: list[int] = self.made.prompt_token_ids if self.request.images else self.request.prompt_token_ids
+        return found
+
 
 class VllmEngine:
     """Every request that is added gets exactly one final delta, whatever happens to it."""
@@ -52,10 +61,14 @@ class VllmEngine:
         clock: Callable[[], float],
         adapters: Mapping[str, Any] | None = None,
         announcements: Announcements | None = None,
+        images: GrowingPrompts | None = None,
     ) -> None:
         """core: a vllm EngineCore whose scheduler is Steered. steering: what steers it, or None. adapters: vLLM's
-        LoRARequests by name. announcements: of sessions over that core; None: all sessions are unknown."""
+        LoRARequests by name. announcements: of sessions over that core; None: all sessions are unknown. images: None:
+        no requests with images."""
         self._adapters = adapters or {}
+        self._images = images
+        self._growing: dict[tuple[Gateway, int], EngineRequest] = {}  # whose images are being prepared
         self._core, self._steering, self._clock = core, steering, clock
         self._announcements = announcements
         self._model = core.vllm_config.model_config
@@ -72,8 +85,10 @@ class VllmEngine:
         """One round. False if there was nothing to run, and nothing is under way."""
         if self._announcements is not None:
             self._announcements.advance()
+        if self._growing:
+            self._begin_grown()
         if not self._core.scheduler.has_requests() and not self._core.batch_queue:
-            return False
+            return bool(self._growing)
         start = self._clock()
         outputs, is_executed = self._core.step_fn()
         self._core.post_step(is_executed)
@@ -88,33 +103,58 @@ class VllmEngine:
 
     def add(self, gateway: Gateway, request: EngineRequest) -> None:
         """Accepts the request, or refuses it by its final delta."""
-        problem = find_problem(request, self._model.get_vocab_size(), self._adapters) or self._length_problem(request)
+        limits = None if self._images is None else self._images.limits
+        problem = find_problem(request, self._model.get_vocab_size(), self._adapters, limits)
         if problem is not None:
-            return (
-                self._refuse(gateway, request, *problem)
-                if isinstance(problem, tuple)
-                else self._refuse(gateway, request, ErrorCode.INVALID, problem)
-            )
-        if (gateway, request.request_id) in self._names:
+            return self._refuse(gateway, request, ErrorCode.INVALID, problem)
+        if (too_long := self._length_problem(request, len(request.prompt_token_ids))) is not None:
+            return self._refuse(gateway, request, *too_long)
+        key = gateway, request.request_id
+        if key in self._names or key in self._growing:
             return self._refuse(gateway, request, ErrorCode.DUPLICATE_ID, f"request {request.request_id} is open")
-        if len(self._core.scheduler.waiting) >= self._max_num_waiting:
+        if len(self._core.scheduler.waiting) + len(self._growing) >= self._max_num_waiting:
             return self._refuse(gateway, request, ErrorCode.QUEUE_FULL, f"{self._max_num_waiting} requests are waiting")
+        if self._images is None or not request.images:
+            return self._begin(gateway, request)
+        self._growing[key] = request
+        return self._images.begin(key, users_prompt(request), request.images, self._adapters.get(request.adapter))
+
+    def _begin_grown(self) -> None:
+        assert self._images is not None
+        if not self._core.scheduler.has_requests():
+            self._images.wait(NAP_SECONDS)
+        for grown in self._images.take():
+            (gateway, _), request = grown.key, self._growing.pop(grown.key)
+            if grown.error is not None:
+                self._refuse(gateway, request, grown.error.code, grown.error.message)
+            else:
+                age_ms = request.age_ms + 1e3 * grown.seconds
+                self._begin(gateway, msgspec.structs.replace(request, age_ms=age_ms), grown)
+
+    def _begin(self, gateway: Gateway, request: EngineRequest, grown: Grown | None = None) -> None:
+        """grown: its prompt, where it has images."""
+        prompt = None if grown is None else grown.prompt
+        if prompt is not None:
+            problem = self._length_problem(request, len(prompt.token_ids) + request.num_prior_tokens)
+            if problem is not None:
+                return self._refuse(gateway, request, *problem)
         self._last_name += 1
         name = str(self._last_name)
         try:
-            made = to_vllm(request, name, time.time() - request.age_ms / 1000, self._adapters.get(request.adapter))
+            adapter = self._adapters.get(request.adapter)
+            made = to_vllm(request, name, time.time() - request.age_ms / 1000, adapter, prompt)
             prepared = self._core.preprocess_add_request(made)
             begin_with_output(prepared[0])
-        except ValueError as error:
+        except (ValueError, VLLMClientError) as error:
             return self._refuse(gateway, request, ErrorCode.INVALID, str(error))
         retry_seconds = self._core.scheduler.retry_seconds(prepared[0])
         if retry_seconds is not None:
             return self._refuse(gateway, request, ErrorCode.OVERLOADED, OVERLOADED, retry_seconds)
-        self._open[name] = _OpenRequest(gateway, request, prepared[0])
+        self._open[name] = opened = _OpenRequest(gateway, request, prepared[0])
         if (session := _session_of(request)) is not None and self._announcements is not None:
             self._announcements.on_added(session)
         self._names[gateway, request.request_id] = name
-        self._counts["queried"] += len(request.prompt_token_ids)
+        self._counts["queried"] += len(opened.prompt)
         self._core.add_request(*prepared)
         return None
 
@@ -134,18 +174,26 @@ class VllmEngine:
         if name is not None:
             self._core.abort_requests([name])
             self._close(name, TokenDelta(request_id, [], FinishReason.ABORT))
+        elif self._growing.pop((gateway, request_id), None) is not None:
+            self._drop_growing(gateway, TokenDelta(request_id, [], FinishReason.ABORT))
 
     def abort_all(self, gateway: Gateway | None = None) -> None:
         """Of one gateway, or of all."""
         for owner, request, _ in list(self._open.values()):
             if gateway is None or owner == gateway:
                 self.abort(owner, request.request_id)
+        for owner, request_id in list(self._growing):
+            if gateway is None or owner == gateway:
+                self.abort(owner, request_id)
 
     def fail_all(self, message: str) -> None:
         """The engine cannot go on. vLLM is not asked: it may be what failed."""
         error = EngineError(ErrorCode.ENGINE_DEAD, message)
         for name, (_, request, _) in list(self._open.items()):
             self._close(name, TokenDelta(request.request_id, [], FinishReason.ERROR, error=error))
+        growing, self._growing = self._growing, {}
+        for gateway, request_id in growing:
+            self._drop_growing(gateway, TokenDelta(request_id, [], FinishReason.ERROR, error=error))
 
     def take_deltas(self) -> dict[Gateway, list[TokenDelta]]:
         """What has happened since the last call, per gateway, in order."""
@@ -186,6 +234,8 @@ class VllmEngine:
     def close(self) -> None:
         if self._announcements is not None:
             self._announcements.close()
+        if self._images is not None:
+            self._images.close()
         self._core.shutdown()
 
     def check_invariants(self) -> None:
@@ -244,8 +294,9 @@ class VllmEngine:
         zeros |= {"step_time_error_ratio": 0.0, "predicted_ttft_seconds": 0.0}
         return columns | zeros
 
-    def _length_problem(self, request: EngineRequest) -> tuple[ErrorCode, str] | None:
-        num_prompt, limit = len(request.prompt_token_ids), self._model.max_model_len
+    def _length_problem(self, request: EngineRequest, num_prompt: int) -> tuple[ErrorCode, str] | None:
+        """num_prompt: tokens of the prompt with all that its images take."""
+        limit = self._model.max_model_len
         if num_prompt + 1 > limit:
             return ErrorCode.TOO_LONG, f"the prompt has {num_prompt} tokens; the context is {limit} tokens"
         scheduler = self._core.scheduler
@@ -262,10 +313,11 @@ class VllmEngine:
                 self._announcements.note_prepared(output.request_id)
             return
         gateway, request, _ = open_request
-        delta = to_delta(request.request_id, output, request.prompt_token_ids)
+        prompt = open_request.prompt
+        delta = to_delta(request.request_id, output, prompt, len(prompt) if request.images else None)
         self._counts["output"] += len(delta.token_ids)
         if output.prefill_stats is not None:
-            self._counts["prompt"] += len(request.prompt_token_ids)
+            self._counts["prompt"] += len(prompt)
             self._counts["cached"] += delta.num_cached_tokens
             if (session := _session_of(request)) is not None and self._announcements is not None:
                 self._announcements.on_first_token(session)
@@ -281,6 +333,12 @@ class VllmEngine:
         error = EngineError(code, message, retry_seconds)
         self._outbox[gateway].append(TokenDelta(request.request_id, [], FinishReason.ERROR, error=error))
 
+    def _drop_growing(self, gateway: Gateway, delta: TokenDelta) -> None:
+        assert self._images is not None
+        self._images.drop((gateway, delta.request_id))
+        self._num_finished[delta.finish_reason] += 1
+        self._outbox[gateway].append(delta)
+
     def _close(self, name: str, delta: TokenDelta) -> None:
         gateway, request, made = self._open.pop(name)
         if (session := _session_of(request)) is not None and self._announcements is not None:
@@ -293,6 +351,6 @@ class VllmEngine:
 
 
 def _session_of(request: EngineRequest) -> SessionName | None:
-    if not request.session_id:
+    if not request.session_id or request.images:  # what is cached of images is found by their content, not by tokens
         return None
     return SessionName(request.tenant, request.cache_salt, request.session_id)

@@ -65,6 +65,8 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
     from vllm_engine.engine import UNITS_PER_BLOCK, VllmEngine
     from vllm_engine.first_estimate import beliefs_of
     from vllm_engine.grammars import install_grammars
+    from vllm_engine.images.growing_prompts import GrowingPrompts
+    from vllm_engine.images.image_prompts import open_image_prompts
     from vllm_engine.make_advisor import make_advisor
     from vllm_engine.requests import lora_requests
     from vllm_engine.runner.resumption import install_resumption
@@ -95,7 +97,9 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
     for adapter in adapters.values():
         core.add_lora(adapter)  # one that does not fit the model fails here, and not a request
     sessions = open_sessions(core, config, time.monotonic)
-    engine = VllmEngine(core, steering, config.max_num_waiting, time.monotonic, adapters, sessions)
+    image_prompts = open_image_prompts(core)
+    growing = None if image_prompts is None else GrowingPrompts(image_prompts, time.monotonic)
+    engine = VllmEngine(core, steering, config.max_num_waiting, time.monotonic, adapters, sessions, growing)
     model = vllm_config.model_config
     info = EngineInfo(
         model=config.served_model_name or model.model,
@@ -113,6 +117,7 @@ def build_engine(config: EngineConfig, started: float) -> tuple[Any, EngineInfo]
         max_ttft_ms=None if steering is None else config.max_ttft_ms or None,
         host_cache_bytes=0 if planner is None else planner.num_slots * planner.costs.block_bytes,
         has_grammars=has_grammars,
+        images=None if growing is None else growing.limits,
         missing=[*WITHOUT, *([ADVISORIES] if sessions is None else []), *([] if can_resume else [RESUMPTION])],
     )
     return engine, info

@@ -13,6 +13,7 @@ from vllm.v1.engine import FinishReason as VllmFinishReason
 
 from schedcore.api.types import EngineError, EngineRequest, ErrorCode, FinishReason, TokenDelta, TokenLogprobs
 from vllm_engine.grammars import structured_outputs
+from vllm_engine.images.image_prompts import GrownPrompt
 from vllm_engine.steering import EXTRA, PRIOR
 
 MOST_BIAS = 100.0  # that vLLM takes, either way
@@ -32,13 +33,23 @@ def lora_requests(adapters: Mapping[str, str]) -> dict[str, LoRARequest]:
     return {name: LoRARequest(name, number + 1, folder) for number, (name, folder) in enumerate(adapters.items())}
 
 
+def users_prompt(request: EngineRequest) -> list[int]:
+    """Without the tokens that another engine gave."""
+    return request.prompt_token_ids[: len(request.prompt_token_ids) - request.num_prior_tokens]
+
+
 def to_vllm(
-    request: EngineRequest, name: str, arrival_time: float, adapter: LoRARequest | None = None
+    request: EngineRequest,
+    name: str,
+    arrival_time: float,
+    adapter: LoRARequest | None = None,
+    grown: GrownPrompt | None = None,
 ) -> EngineCoreRequest:
-    """name: unique in the engine. arrival_time: by time.time(). Raises ValueError: vLLM refuses the parameters."""
+    """name: unique in the engine. arrival_time: by time.time(). grown: the user's prompt, where it has images. Raises
+    ValueError: vLLM refuses the parameters."""
     ours = request.sampling
     targets = request.targets
-    num_prompt = len(request.prompt_token_ids) - request.num_prior_tokens
+    prompt = users_prompt(request)
     max_tokens = request.max_tokens + request.num_prior_tokens
     extra = {
         "class": int(request.request_class),
@@ -51,7 +62,7 @@ def to_vllm(
         "tpot_ms": targets.tpot_ms,
     }
     if request.num_prior_tokens:
-        extra |= {PRIOR: request.prompt_token_ids[num_prompt:], "pause_ms": request.pause_ms}
+        extra |= {PRIOR: request.prompt_token_ids[len(prompt) :], "pause_ms": request.pause_ms}
     params = SamplingParams(
         temperature=ours.temperature,
         top_p=ours.top_p,
@@ -74,8 +85,8 @@ def to_vllm(
     )
     return EngineCoreRequest(
         request_id=name,
-        prompt_token_ids=request.prompt_token_ids[:num_prompt],
-        mm_features=None,
+        prompt_token_ids=prompt if grown is None else grown.token_ids,
+        mm_features=None if grown is None else grown.features,
         sampling_params=params,
         pooling_params=None,
         arrival_time=arrival_time,
@@ -87,8 +98,8 @@ def to_vllm(
     )
 
 
-def to_delta(request_id: int, output: EngineCoreOutput, prompt: list[int]) -> TokenDelta:
-    """prompt: its token ids, for logprobs of them."""
+def to_delta(request_id: int, output: EngineCoreOutput, prompt: list[int], num_grown: int | None = None) -> TokenDelta:
+    """prompt: its token ids, for logprobs of them. num_grown: that it has with its images."""
     reason = _FINISH_REASONS[output.finish_reason]
     tokens = list(output.new_token_ids)
     stats = output.prefill_stats
@@ -102,6 +113,7 @@ def to_delta(request_id: int, output: EngineCoreOutput, prompt: list[int]) -> To
         None if output.new_logprobs is None else _logprobs(output.new_logprobs, tokens),
         None if prompt_logprobs is None else [None, *_logprobs(prompt_logprobs, prompt[1:])],
         EngineError(ErrorCode.INTERNAL, _FAILED) if reason is FinishReason.ERROR else None,
+        num_prompt_tokens=None if stats is None else num_grown,
     )
 
 

@@ -52,6 +52,7 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
         "skip_tokenizer_init": not has_tokenizer,  # texts are the gateway's; grammars need it here
         "max_logprobs": -1,
         "disable_log_stats": True,
+        "mm_processor_cache_gb": 0,  # else 4, twice; images that come again are prepared again
     }
     arguments |= adapter_arguments(config.adapters())
     if config.max_model_len is not None:

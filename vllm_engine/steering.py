@@ -117,7 +117,7 @@ class Steering:
                 ttft_target=ttft,
                 itl_target=itl,
                 tpot_target=tpot,
-                cache_salt=request.cache_salt or "",
+                cache_salt=_salt(request),
                 tenant=str(extra.get("tenant", "")),
                 num_prior_tokens=len(prior),
                 last_token_time=now - float(extra.get("pause_ms", 0.0)) / 1000,
@@ -222,6 +222,12 @@ def _column(values: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
 def _class_by_priority(priority: int) -> int:
     """Where a request says nothing else, vLLM's larger numbers are work that can wait."""
     return int(RequestClass.OFFLINE if priority > 0 else RequestClass.ONLINE)
+
+
+def _salt(request: Request) -> str:
+    """Equal tokens are equal caches under equal ones. Those of different images look the same."""
+    features = getattr(request, "mm_features", None) or ()
+    return "|".join([request.cache_salt or "", *(feature.identifier for feature in features)])
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Generic, Self, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from gateway.model.served_model import ServedModel
 from gateway.model.tokenize import Asker
 from gateway.protocol.generation import GenerationRequest
 from gateway.protocol.response import response_head
+from schedcore.api.types import ImageLimits
 
 R = TypeVar("R", bound=GenerationRequest)
 
@@ -44,7 +46,8 @@ class Answer(ABC, Generic[R]):
         info = serving.ready_engine()
         most = most_encoded(request, info.max_model_len)
         asker = Asker(profile.tenant, most, cls.prompt_param, is_background=profile.is_offline)
-        spec = await cls._prompt_spec(model, request, asker)
+        images = await cls._images(model, request, asker, info.images)
+        spec = replace(await cls._prompt_spec(model, request, asker), images=images)
         if spec.grammar is not None:
             await serving.grammar_checks.check(spec.grammar, info, asker)
         return cls(model, request, name, prepare(serving, request, spec, profile, arrived_at=arrived_at))
@@ -56,6 +59,11 @@ class Answer(ABC, Generic[R]):
     @abstractmethod
     def chunks(self) -> EventStream:
         """Once only."""
+
+    @classmethod
+    async def _images(cls, model: ServedModel, request: R, asker: Asker, limits: ImageLimits | None) -> list[bytes]:
+        """Of the prompt, in order. limits: of the engine; None: it takes none. Raises as _prompt_spec does."""
+        return []
 
     @classmethod
     @abstractmethod

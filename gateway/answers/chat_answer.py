@@ -20,8 +20,12 @@ from gateway.model.tokenize import Asker
 from gateway.model.work_pool import in_one_step
 from gateway.protocol.chat import AssistantMessage, ChatChoice, ChatRequest, ChatResponse
 from gateway.protocol.errors import InvalidRequestError
+from gateway.protocol.images import decode_images, encoded_images
 from gateway.protocol.output.tools import FunctionCall, ToolCall
 from gateway.tools.call_reader import Pieces
+from schedcore.api.types import ImageLimits
+
+CHARACTERS_PER_COST = 16  # of base64 are decoded in the time of one that is tokenised
 
 
 class ChatAnswer(Answer[ChatRequest]):
@@ -63,6 +67,21 @@ class ChatAnswer(Answer[ChatRequest]):
         if readers:
             return ReadChunks(self.head, self._request, self.prepared, self._model.tokenizer, readers)
         return ChatChunks(self.head, self._request, self.prepared, self._model.tokenizer)
+
+    @classmethod
+    async def _images(
+        cls, model: ServedModel, request: ChatRequest, asker: Asker, limits: ImageLimits | None
+    ) -> list[bytes]:
+        images = encoded_images(request.messages, limits)
+        if images and model.template is not None and not model.template.knows_images:
+            raise InvalidRequestError(
+                "This model's chat template has no place for images.", param="messages", code="template_error"
+            )
+        size = sum(len(image.text) for image in images) // CHARACTERS_PER_COST
+        if size <= MAX_INLINE_RENDERED:
+            return decode_images(images)
+        work = in_one_step(decode_images, images)
+        return await model.tokenizer.pool.run(work, size, asker.tenant, is_background=asker.is_background)
 
     @classmethod
     async def _prompt_spec(cls, model: ServedModel, request: ChatRequest, asker: Asker) -> PromptSpec:

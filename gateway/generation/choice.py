@@ -37,6 +37,7 @@ class Choice:
         "index",
         "last_token_at",
         "num_cached_tokens",
+        "num_prompt_tokens",
         "num_tokens",
         "prompt_index",
         "prompt_logprobs",
@@ -50,6 +51,7 @@ class Choice:
         self.prompt_index = prompt_index
         self.num_tokens = 0
         self.num_cached_tokens = 0
+        self.num_prompt_tokens: int | None = None  # where the engine made the prompt longer: images
         self.finish_reason: str | None = None  # OpenAI's word; set once
         self.stop_string: str | None = None  # the one that ended it
         self.stopped_by_gateway = False  # the engine does not know yet that this choice has ended
@@ -80,6 +82,7 @@ class Choice:
             self.num_cached_tokens = delta.num_cached_tokens
             self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
             self.vector = delta.vector or self.vector
+            self.num_prompt_tokens = delta.num_prompt_tokens or self.num_prompt_tokens
         if options.discards_output:
             return self._discard(delta)
         self.num_tokens += len(token_ids)

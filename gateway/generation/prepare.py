@@ -47,6 +47,7 @@ class PromptSpec:
     shows_special_tokens: bool = False  # whatever the request says: something in the text is told by them
     pooling: Pooling | None = None  # vectors are wanted, and no tokens
     reading: Reading = ALL_CONTENT  # its thinking is counted
+    images: list[bytes] = field(default_factory=list)  # of the prompt, which is the only one then
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,9 @@ class PreparedRequest:
 
     @property
     def num_prompt_tokens(self) -> int:
-        return sum(map(len, self.prompts))
+        """An engine says how many they are with their images, when it has begun."""
+        grown = {c.prompt_index: c.num_prompt_tokens for c in self.choices if c.num_prompt_tokens is not None}
+        return sum(grown.get(i, len(prompt)) for i, prompt in enumerate(self.prompts))
 
     @property
     def num_output_tokens(self) -> int:
@@ -132,6 +135,7 @@ def prepare(
                     cache_salt=profile.cache_salt,
                     adapter=adapter,
                     pooling=spec.pooling,
+                    images=spec.images,
                     grammar=None if spec.grammar is None else spec.grammar.grammar,
                 )
             )
@@ -225,6 +229,10 @@ def _check_engine(request: GenerationRequest, spec: PromptSpec, info: EngineInfo
     if spec.num_prompt_logprobs is not None and PROMPT_LOGPROBS in info.missing:
         raise InvalidRequestError(
             f"This server's engine gives no {PROMPT_LOGPROBS}.", param="prompt_logprobs", code="unsupported"
+        )
+    if spec.num_prompt_logprobs is not None and spec.images:
+        raise InvalidRequestError(
+            "Log-probabilities of a prompt with images are not supported.", param="prompt_logprobs", code="unsupported"
         )
     if spec.pooling is None and GENERATION in info.missing:
         raise InvalidRequestError(

@@ -17,7 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.model.checkpoint import CheckpointError
-from gateway.protocol.chat import THINKING_SWITCHES, ChatRequest, Message
+from gateway.protocol.chat import IMAGE, THINKING_SWITCHES, ChatRequest, Message
 from gateway.protocol.errors import InvalidRequestError
 from gateway.protocol.output.tools import EarlierCall, Function
 from gateway.tools.plain_prompt import with_plain_tools
@@ -39,7 +39,10 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
             raise CheckpointError(f"The chat template is malformed at line {error.lineno}: {error.message}") from None
-        self.knows_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
+        tree = environment.parse(source)
+        self.knows_tools = "tools" in meta.find_undeclared_variables(tree)
+        self.knows_images = "image" in source
+        self._wants_parts = self.knows_images and not any(test.name == "string" for test in tree.find_all(nodes.Test))
         self.source = source
         self._special_tokens = dict(special_tokens)
         self._knows_developers = "developer" in source
@@ -50,6 +53,8 @@ class ChatTemplate:
         tools = [_tool(tool.function) for tool in request.tools or ()] if request.calls_tools else []
         if not self.knows_tools:
             messages, tools = with_plain_tools(messages, tools), []
+        if self._wants_parts:
+            messages = [message | {"content": _as_parts(message["content"])} for message in messages]
         continues = bool(request.continue_final_message)
         adds_prompt = not continues if request.add_generation_prompt is None else request.add_generation_prompt
         variables = _thinking(request.reasoning_effort) | (request.chat_template_kwargs or {}) | self._special_tokens
@@ -65,10 +70,10 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"The model's chat template refuses these messages: {error}", param="messages", code="template_error"
             ) from None
-        return _until_end_of(messages[-1]["content"], text) if continues else text
+        return _until_end_of(_text(request.messages[-1]), text) if continues else text
 
     def _as_dict(self, message: Message) -> dict[str, Any]:
-        fields: dict[str, Any] = {"role": message.role, "content": _text(message)}
+        fields: dict[str, Any] = {"role": message.role, "content": _content(message)}
         if message.role == "developer" and not self._knows_developers:
             fields["role"] = "system"
         thought = message.reasoning if message.reasoning_content is None else message.reasoning_content
@@ -100,6 +105,19 @@ def _call(call: EarlierCall) -> dict[str, Any]:
             arguments = json.loads(arguments)
     made: dict[str, Any] = {"type": "function", "function": {"name": call.function.name, "arguments": arguments or {}}}
     return made if call.id is None else {"id": call.id, **made}
+
+
+def _content(message: Message) -> str | list[dict[str, str]]:
+    """A text, or where images are among it Hugging Face's parts."""
+    parts = message.content
+    if not isinstance(parts, list) or all(part.type != IMAGE for part in parts):
+        return _text(message)
+    return [{"type": "image"} if part.type == IMAGE else {"type": "text", "text": part.text or ""} for part in parts]
+
+
+def _as_parts(content: str | list[dict[str, str]]) -> list[dict[str, str]]:
+    """For templates that read nothing else."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _text(message: Message) -> str:

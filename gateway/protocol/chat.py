@@ -26,14 +26,25 @@ MAX_MESSAGES = 8192
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # of templates, by the families' names
 MAX_TEMPLATE_KWARGS = 256
 MAX_CONTENT_PARTS = 8192  # of all messages together
+IMAGE = "image_url"  # the type of a content part
 
 
 Role = Annotated[str, Meta(min_length=1, max_length=64)]  # OpenAI's, or what else the template knows
 
 
+class ImageUrl(msgspec.Struct, frozen=True):
+    url: str
+    detail: str | None = None  # how much of it is looked at is the model's own choice
+
+
 class ContentPart(msgspec.Struct, frozen=True):
     type: str
     text: str | None = None
+    image_url: ImageUrl | str | None = None
+
+    @property
+    def url(self) -> str | None:
+        return self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -106,12 +117,12 @@ _decoder = msgspec.json.Decoder(ChatRequest)
 def decode_chat(body: bytes) -> ChatRequest:
     """Raises InvalidRequestError."""
     request = decode_json(_decoder, body)
-    check_chat(request)
+    check_chat(request, takes_images=True)
     return request
 
 
-def check_chat(request: ChatRequest) -> None:
-    """What types alone cannot say. Raises InvalidRequestError."""
+def check_chat(request: ChatRequest, *, takes_images: bool = False) -> None:
+    """What types alone cannot say. takes_images: they are still to be checked. Raises InvalidRequestError."""
     check_generation(request, _UNSUPPORTED)
     if request.function_call not in (None, "none", "auto"):
         raise InvalidRequestError(
@@ -126,10 +137,10 @@ def check_chat(request: ChatRequest) -> None:
         raise InvalidRequestError(
             "'logprob_token_ids' is only allowed when 'logprobs' is true.", param="logprob_token_ids"
         )
-    check_messages(request)
+    check_messages(request, takes_images=takes_images)
 
 
-def check_messages(request: ChatRequest) -> None:
+def check_messages(request: ChatRequest, *, takes_images: bool = False) -> None:
     """Raises InvalidRequestError where a message, or what else the template gets, is what it may not be."""
     for name in request.chat_template_kwargs or ():
         if name in _TEMPLATE_VARIABLES:
@@ -148,7 +159,7 @@ def check_messages(request: ChatRequest) -> None:
     for i, message in enumerate(request.messages):
         if isinstance(message.content, list):
             for j, part in enumerate(message.content):
-                _check_part(part, f"messages[{i}].content[{j}]")
+                _check_part(part, f"messages[{i}].content[{j}]", takes_images)
         elif message.content is None and message.role != "assistant":
             raise InvalidRequestError(
                 f"Missing required parameter: 'messages[{i}].content'.",
@@ -161,13 +172,18 @@ def check_messages(request: ChatRequest) -> None:
         )
 
 
-def _check_part(part: ContentPart, where: str) -> None:
+def not_supported(kind: str, where: str) -> InvalidRequestError:
+    """Of the content part at that path."""
+    return InvalidRequestError(
+        f"Content of type '{kind}' is not supported: this model reads text.", param=f"{where}.type", code="unsupported"
+    )
+
+
+def _check_part(part: ContentPart, where: str, takes_images: bool) -> None:
+    if part.type == IMAGE and takes_images:
+        return
     if part.type not in ("text", "input_text", "refusal"):
-        raise InvalidRequestError(
-            f"Content of type '{part.type}' is not supported: this model reads text.",
-            param=f"{where}.type",
-            code="unsupported",
-        )
+        raise not_supported(part.type, where)
     if part.text is None:
         raise InvalidRequestError(
             f"Missing required parameter: '{where}.text'.", param=f"{where}.text", code="missing_parameter"

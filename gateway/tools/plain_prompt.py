@@ -15,7 +15,7 @@ Message = dict[str, Any]
 
 
 def with_plain_tools(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[Message]:
-    """Messages of the roles system, user and assistant, with text only. tools: as templates get them."""
+    """Messages of the roles system, user and assistant, with text and images only. tools: as templates get them."""
     plain: list[Message] = []
     names: dict[str, str] = {}  # of functions, by the id of the call
     for message in messages:
@@ -50,9 +50,17 @@ def _as_plain(message: Message, names: dict[str, str]) -> Message:
 
 def _append(plain: list[Message], message: Message) -> None:
     """Results and what the user says then are one turn: many templates want turns to alternate."""
-    is_result = message["role"] == "user" and message["content"].startswith("Result of ")
-    was_result = bool(plain) and plain[-1]["role"] == "user" and plain[-1]["content"].startswith("Result of ")
-    if was_result and (is_result or message["role"] == "user"):
-        plain[-1] = plain[-1] | {"content": f"{plain[-1]['content']}\n{message['content']}"}
+    was_result = bool(plain) and plain[-1]["role"] == "user" and _is_result(plain[-1]["content"])
+    if was_result and message["role"] == "user":
+        plain[-1] = plain[-1] | {"content": _joined(plain[-1]["content"], message["content"])}
     else:
         plain.append(message)
+
+
+def _is_result(content: str | list[dict[str, str]]) -> bool:
+    return isinstance(content, str) and content.startswith("Result of ")
+
+
+def _joined(before: str, content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
+    """content: parts, where images are among them."""
+    return f"{before}\n{content}" if isinstance(content, str) else [{"type": "text", "text": f"{before}\n"}, *content]

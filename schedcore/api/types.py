@@ -103,6 +103,14 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True):
     num_dimensions: int | None = None  # the first ones; None: all
 
 
+class ImageLimits(msgspec.Struct, frozen=True):
+    """What images an engine takes with a request."""
+
+    max_images: int
+    max_image_bytes: int  # encoded
+    max_pixels: int  # of one
+
+
 class PeerSource(msgspec.Struct, frozen=True, array_like=True):
     """Another engine that has cached blocks, and gives them: docs/fleet.md."""
 
@@ -128,6 +136,7 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_salt: str = ""  # requests share cached prefixes only under equal salts
     adapter: str = ""  # that is put over the model, by name; requests share cached prefixes only under equal ones
     pooling: Pooling | None = None  # the prompt's vector is wanted, and no token; max_tokens is 1 then
+    images: list[bytes] = []  # encoded, in the order of their tokens: the prompt has one for each, the engine more
     grammar: Grammar | None = None  # with one, stop tokens come where it may end; its end comes before min_tokens
     # Of a request that goes on where another engine's ended: with its seed, the rest is what that one would have said.
     num_prior_tokens: int = 0  # the prompt's last ones, that are output already
@@ -156,6 +165,7 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # on the first delta, if asked for; [0] is None
     error: EngineError | None = None
     vector: bytes | None = None  # float32, little-endian; the token beside it means nothing
+    num_prompt_tokens: int | None = None  # on the first delta, where images made the prompt longer than it came
 
 
 DEFAULT_LEASE_MS = 30_000.0  # beyond the earliest time at which the request may come
@@ -234,6 +244,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     restore_bytes_per_second: float = 0.0  # from the host to the device; 0: there is no host tier
     cudagraph_sizes: list[int] = []  # requests of decode steps that were recorded; smaller steps are padded to one
     has_grammars: bool = False  # takes requests with a grammar
+    images: ImageLimits | None = None  # None: takes no requests with images
     latency_form: str = ""  # of the step times that it starts from, and their coefficients (schedcore/latency)
     latency_coefficients: dict[str, float] = {}
     missing: list[str] = []  # of what an engine may do, what this one does not: the gateway refuses it by that name

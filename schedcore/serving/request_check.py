@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from schedcore.api.types import EngineRequest, SamplingParams
+from schedcore.api.types import EngineRequest, ImageLimits, SamplingParams
 
 INT32_MAX = 2**31 - 1
 
 
-def find_problem(request: EngineRequest, vocab_size: int, adapters: Collection[str] = ()) -> str | None:
-    """One sentence for the client, or None. adapters: that the engine has, by name."""
+def find_problem(
+    request: EngineRequest, vocab_size: int, adapters: Collection[str] = (), images: ImageLimits | None = None
+) -> str | None:
+    """One sentence for the client, or None. adapters: that the engine has, by name. images: None: it takes none."""
     if request.adapter and request.adapter not in adapters:
         return f"this engine has no adapter {request.adapter!r}"
     prompt = request.prompt_token_ids
@@ -47,7 +49,21 @@ def find_problem(request: EngineRequest, vocab_size: int, adapters: Collection[s
     for name in ("age_ms", "pause_ms"):
         if not math.isfinite(getattr(request, name)):
             return f"{name} must be finite"
+    if request.images and (problem := _image_problem(request, images)) is not None:
+        return problem
     return _sampling_problem(request.sampling, vocab_size)
+
+
+def _image_problem(request: EngineRequest, limits: ImageLimits | None) -> str | None:
+    if limits is None:
+        return "this engine takes no images"
+    if len(request.images) > limits.max_images:
+        return f"at most {limits.max_images} images are taken, not {len(request.images)}"
+    if max(map(len, request.images)) > limits.max_image_bytes:
+        return f"an image has at most {limits.max_image_bytes} bytes"
+    if request.pooling is not None or request.sampling.num_prompt_logprobs is not None:
+        return "what is said of the prompt, a vector or log-probabilities, is not said of one with images"
+    return None
 
 
 def _sampling_problem(params: SamplingParams, vocab_size: int) -> str | None:

@@ -28,6 +28,7 @@ from schedcore.api.types import (
     TokenLogprobs,
 )
 
+IMAGE_TOKENS = 9  # beside the one in the prompt
 Script = Callable[[EngineRequest], Sequence[int]]
 
 INFO = EngineInfo(
@@ -128,6 +129,7 @@ class FakeSteps:
 
     def _advance(self, request_id: int) -> TokenDelta:
         request, script, position = self._open[request_id]
+        images = request.images
         token_ids: list[int] = []
         reason, stop_token_id = FinishReason.NONE, None
         while len(token_ids) < self._tokens_per_step and reason is FinishReason.NONE:
@@ -151,6 +153,7 @@ class FakeSteps:
             logprobs=_logprobs(token_ids, request.sampling.num_logprobs, request.sampling.logprob_token_ids),
             vector=_vector(request),
             prompt_logprobs=_prompt_logprobs(request) if position == 0 else None,
+            num_prompt_tokens=len(request.prompt_token_ids) + IMAGE_TOKENS * len(images) if images else None,
         )
 
 

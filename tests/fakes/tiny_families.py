@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import transformers
 
+from fakes import tiny_image_model
+
 DEMO = Path(__file__).resolve().parents[2] / "worker/demo_model"
 _TEXT = {
     "vocab_size": 1024,
@@ -104,6 +106,8 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 def write_family(name: str, folder: Path) -> Path:
     """Weights wide enough that answers differ. Raises KeyError: no such family."""
+    if name == tiny_image_model.NAME:
+        return tiny_image_model.write_image_model(folder, _TEXT)
     of_config, of_model, fields = FAMILIES[name]
     torch.manual_seed(0)
     config = getattr(transformers, of_config)(**{**_TEXT, "initializer_range": 0.2, **fields})
@@ -118,7 +122,7 @@ def write_family(name: str, folder: Path) -> Path:
 
 def main() -> None:
     folder, *names = sys.argv[1:]
-    for name in names or FAMILIES:
+    for name in names or [*FAMILIES, tiny_image_model.NAME]:
         write_family(name, Path(folder) / name)
 
 

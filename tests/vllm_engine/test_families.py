@@ -11,12 +11,15 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from fakes import served
+from fakes import served, tiny_image_model
 from fakes.served import ROOT, Server, serving
 
 PYTHON = os.environ.get("HOCKET_TEST_VLLM_PYTHON")
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="needs HOCKET_TEST_VLLM_PYTHON: make test-vllm")
-FAMILIES = ("llama", "qwen2", "qwen3", "qwen3-moe", "gemma3", "gpt-oss", "granite-moe-hybrid", "falcon-h1")
+FAMILIES = (
+    *("llama", "qwen2", "qwen3", "qwen3-moe", "gemma3", "gpt-oss", "granite-moe-hybrid", "falcon-h1"),
+    tiny_image_model.NAME,
+)
 OPTIONS = ("--engine", "vllm", "--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", "128M")
 CITY = {
     "type": "object",
@@ -67,7 +70,8 @@ def test_it_answers_streams_calls_a_tool_and_follows_a_schema(client: openai.Ope
     assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
 
 
-def test_an_image_is_refused_by_name(client: openai.OpenAI, server: Server) -> None:
+def test_an_image_that_cannot_be_read_is_refused_by_name(client: openai.OpenAI, server: Server) -> None:
+    """Whether the model takes images or not."""
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     with pytest.raises(openai.BadRequestError, match="image"):
         client.chat.completions.create(

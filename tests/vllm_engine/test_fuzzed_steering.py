@@ -110,6 +110,18 @@ def test_aborted_requests_hold_no_memory(engine: VllmEngine) -> None:
     engine.check_invariants()
 
 
+def test_parameters_that_vllm_alone_refuses_end_the_request_and_nothing_else(engine: VllmEngine) -> None:
+    engine.add(GATEWAY, EngineRequest(1, [3, 4], 2, SamplingParams(presence_penalty=5.0)))
+    engine.add(GATEWAY, EngineRequest(2, [3, 4], 2, SamplingParams(temperature=0.0)))
+    while engine.step():
+        pass
+    first, *_, last = engine.take_deltas()[GATEWAY]
+    assert first.error is not None
+    assert (first.request_id, first.error.code) == (1, ErrorCode.INVALID)
+    assert "presence_penalty" in first.error.message
+    assert (last.request_id, last.finish_reason) == (2, FinishReason.LENGTH)
+
+
 def test_who_would_wait_too_long_is_told_when_to_come_again(engine: VllmEngine) -> None:
     scheduler = engine._core.scheduler
     slow = LatencyCoefficients(step_base=0.01, prefill_token=0.01)

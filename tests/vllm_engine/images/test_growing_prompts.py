@@ -1,0 +1,87 @@
+"""Prompts grow on a thread of their own, and come in the order in which they were begun. No vLLM."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from schedcore.api.types import ErrorCode, ImageLimits
+from vllm_engine.images.growing_prompts import GrowingPrompts
+
+
+class Held:
+    """Grows nothing before it is let go."""
+
+    limits = ImageLimits(max_images=1, max_image_bytes=1, max_pixels=1)
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+        self.grown: list[list[int]] = []
+
+    def grow(self, token_ids: list[int], images: Sequence[bytes], adapter: Any) -> list[int]:
+        assert self.may_go.wait(30)
+        self.grown.append(token_ids)
+        if images == [b"bad"]:
+            raise ValueError("damaged")
+        if images == [b"worse"]:
+            raise RuntimeError("of a library")
+        return [*token_ids, len(images)]
+
+
+@pytest.fixture
+def grower() -> Held:
+    return Held()
+
+
+@pytest.fixture
+def prompts(grower: Held) -> Iterator[GrowingPrompts]:
+    made = GrowingPrompts(grower, iter(range(100)).__next__)
+    yield made
+    grower.may_go.set()
+    made.close()
+
+
+def taken(prompts: GrowingPrompts, num: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < num:
+        prompts.wait(30)
+        found += prompts.take()
+    return found
+
+
+def test_they_come_in_their_order_and_say_how_long_it_took(prompts: GrowingPrompts, grower: Held) -> None:
+    for i in range(3):
+        prompts.begin(i, [i], [b"x"], None)
+    assert prompts.take() == []
+    grower.may_go.set()
+    found = taken(prompts, 3)
+    assert [(each.key, each.prompt, each.error) for each in found] == [(i, [i, 1], None) for i in range(3)]
+    assert all(each.seconds > 0 for each in found)
+    assert prompts.take() == []
+
+
+def test_errors_are_the_clients_or_ours(prompts: GrowingPrompts, grower: Held) -> None:
+    grower.may_go.set()
+    prompts.begin("bad", [1], [b"bad"], None)
+    prompts.begin("worse", [2], [b"worse"], None)
+    prompts.begin("good", [3], [], None)
+    errors = {each.key: each.error for each in taken(prompts, 3)}
+    assert (errors["bad"].code, errors["bad"].message) == (ErrorCode.INVALID, "damaged")
+    assert errors["worse"].code == ErrorCode.INTERNAL
+    assert "library" not in errors["worse"].message
+    assert errors["good"] is None
+
+
+def test_what_is_dropped_does_not_come_and_is_not_grown(prompts: GrowingPrompts, grower: Held) -> None:
+    for i in range(3):
+        prompts.begin(i, [i], [], None)
+    prompts.drop(0)  # which may have begun
+    prompts.drop(1)
+    grower.may_go.set()
+    assert [each.key for each in taken(prompts, 1)] == [2]
+    assert [1] not in grower.grown
+    prompts.begin(1, [7], [], None)
+    assert [each.key for each in taken(prompts, 1)] == [1]
