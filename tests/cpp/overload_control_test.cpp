@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <random>
 
 #include "testing.h"
@@ -133,6 +134,23 @@ Waits adversarial_run(const SchedulerConfig& config, uint64_t seed, std::span<co
   for (const Event& event : engine.run()) note(event);
   CHECK_EQ(static_cast<int64_t>(last.size()), waits.num_accepted);
   return waits;
+}
+
+// Seconds until six answers to long prompts are there, in a pool for one or two of them.
+double seconds_of_long_prompts(double starving_turn_ms) {
+  SchedulerConfig config = timed_config("hocket", 160);
+  config.enable_prefix_caching = false;
+  config.max_wait_ms = 1000;
+  config.starving_turn_ms = starving_turn_ms;
+  TimedEngine engine(config);
+  for (int32_t i = 0; i < 6; ++i) engine.add({.num_prompt = 300, .max_tokens = 100});
+  engine.run();
+  return engine.engine.now;
+}
+
+TEST(overload_control, a_turn_is_no_shorter_than_what_was_computed_for_it) {
+  const double one_after_the_other = seconds_of_long_prompts(std::numeric_limits<double>::infinity());
+  CHECK(seconds_of_long_prompts(100) < 2 * one_after_the_other);  // half of a turn goes to its prompt
 }
 
 // Runs as many as HOCKET_ADVERSARIAL_RUNS says, else `num_runs`.

@@ -98,6 +98,7 @@ struct Delays {
   int32_t num_late_gaps = 0;    // gaps between output tokens above the ITL target
   int32_t num_late_tokens = 0;  // tokens after the first that came after their cumulative deadline
   double seated_at = 0.0;       // seconds; its last admission
+  double unserved_until = 0.0;  // seconds; as late as others waited too long, it had got no token since that
   double waited_since = 0.0;    // seconds; last_token_time as it was then
   bool is_late = false;         // has missed a target for good: see RequestTable::note_token()
 };

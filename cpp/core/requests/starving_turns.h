@@ -1,5 +1,6 @@
 // Online requests that are served because they had waited for long (is_starved) take turns: who was has had its turn
-// once others have waited as long, it has got a token by it, and starving_turn_ms have gone by since it came in.
+// once others have waited as long, and it has decoded for starving_turn_ms, and for as long as its tokens were computed
+// before that: who comes in again brings its whole prompt to be computed, and would leave with a token for it.
 //
 // Thread safety: none. No allocation.
 #pragma once
@@ -17,6 +18,7 @@ namespace hocket {
 // It comes in now.
 inline void begin_turn(RequestTable* requests, Slot slot, double now) {
   requests->delays[slot].seated_at = now;
+  requests->delays[slot].unserved_until = now;
   requests->delays[slot].waited_since = requests->pace[slot].last_token_time;
 }
 
@@ -29,10 +31,15 @@ inline void end_turns(const SchedulerConfig& config, std::span<const Slot> runni
   };
   if (std::ranges::none_of(waiting, waits_too_long)) return;
   for (const Slot slot : running) {
-    const double seated_at = requests->delays[slot].seated_at;
-    const bool has_served = requests->pace[slot].last_token_time > seated_at;
-    const bool is_over = (now - seated_at) * 1000 > config.starving_turn_ms;
-    if (requests->request_class[slot] == kOnlineClass && has_served && is_over) requests->is_starved[slot] = 0;
+    if (requests->request_class[slot] != kOnlineClass) continue;
+    Delays& of = requests->delays[slot];
+    if (requests->pace[slot].last_token_time <= of.seated_at) {
+      of.unserved_until = now;
+      continue;
+    }
+    const double computing = of.unserved_until - of.seated_at;
+    const double turn = std::max(config.starving_turn_ms / 1000, computing);
+    if (now - of.unserved_until > turn) requests->is_starved[slot] = 0;
   }
 }
 
