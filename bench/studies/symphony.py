@@ -16,7 +16,7 @@ from itertools import groupby
 
 import numpy as np
 
-from bench.studies.document import A100_LIMITS, Cell, Column, Document, Panel, Series, Table
+from bench.studies.document import A100_LIMITS, ERRORS_DRAWN, Cell, Column, Document, Panel, Series, Table
 from bench.studies.jobs import run_all
 from bench.studies.measurement import Spread
 from bench.studies.study import run_study
@@ -42,13 +42,15 @@ ABOUT = (
     "mean over turns of a turn's time over the tokens of its answer.",
     "`recompute`: nothing is kept between turns, each request goes to the engine with the fewest (the paper's vLLM). "
     "`device cache, sticky`: vLLM's prefix cache, a conversation stays where it began. `host swap, sticky`: and what "
-    "the device drops is kept on the host (the paper's InferCept). `advisories`: every block is written behind to host "
-    "and disk, the engine with the fewest requests is chosen when the user begins to type, and the cache moves there "
-    "meanwhile. All under our scheduler, first come first served.",
+    "the device drops is kept on the host (the paper's InferCept). `tiers, least loaded`: every block is written "
+    "behind to host and disk, each request goes to the engine with the fewest, and its cache moves there with it. "
+    "`advisories`: that engine is chosen when the user begins to type, and the cache moves meanwhile. All under our "
+    "scheduler, first come first served.",
     "A migrated cache arrives on the new engine's host and comes to its device with the request; on the engine that "
     "has it already an advisory brings it to the device. What comes with the request comes layer group by layer group "
     "while its first step runs, where the scheduler finds that this keeps nobody waiting. Loading a block from another "
     "machine's disk costs the network only.",
+    ERRORS_DRAWN,
     A100_LIMITS,
 )
 
@@ -66,7 +68,15 @@ SETTINGS = (
     Setting("recompute", "least_loaded", enable_prefix_caching=False),
     Setting("device cache, sticky", "sticky"),
     Setting("host swap, sticky", "sticky", HOST_BYTES),
+    Setting("tiers, least loaded", "least_loaded", HOST_BYTES, has_disk=True),
     Setting("advisories", "advised", HOST_BYTES, has_disk=True),
+)
+# What each part brings, one after the other
+PARTS = (
+    ("prefix cache on the device", "recompute", "device cache, sticky"),
+    ("host tier", "device cache, sticky", "host swap, sticky"),
+    ("disk, migration and least-loaded routing", "host swap, sticky", "tiers, least loaded"),
+    ("advisories", "tiers, least loaded", "advisories"),
 )
 
 
@@ -102,8 +112,9 @@ def conversations() -> list[list[Round]]:
 def base_engine() -> SimulatedEngine:
     shape = model_shape("llama-3.1-8b")
     return SimulatedEngine(
-        model=shape, cost=find_cost(shape, "a100"), memory_bytes=80 * GIB, max_model_len=2 * MAX_CONTEXT
-    )
+        model=shape, cost=find_cost(shape, "a100"), memory_bytes=80 * GIB, max_model_len=2 * MAX_CONTEXT,
+        draw_errors=True,
+    )  # fmt: skip
 
 
 def cluster(setting: Setting, missed_ratio: float = 0.0) -> Cluster:
@@ -182,6 +193,18 @@ def users_table(runs: Runs) -> Table:
     return Table("Users served at equal normalised latency (ms per token)", columns, rows, note)
 
 
+def parts_table(runs: Runs) -> Table:
+    """Of the gain over recompute, whose it is."""
+    columns = [Column("part"), Column("users"), Column("without (ms/token)"), Column("with"), Column("less", "percent")]
+    rows: list[list[Cell]] = []
+    for part, without, name in PARTS:
+        for users in sorted({users for _, _, users in runs}):
+            before, after = (mean(runs[setting, 0.0, users], latency_ms) for setting in (without, name))
+            rows.append([part, f"{users}", before, after, 1 - after.mean / before.mean])
+    note = "Normalised latency; runs of one seed have the same users, conversations and errors of step times."
+    return Table("What each part brings", columns, rows, note)
+
+
 def missed_table(runs: Runs, scale: Scale) -> Table:
     """Figure 17."""
     columns = [
@@ -220,7 +243,12 @@ def build(scale: Scale, processes: int, seeds: int | None) -> Document:
         runs.setdefault((name, missed, users), []).append(result)
     document = Document("symphony", "Symphony: conversations on eight engines", list(ABOUT))
     document.cost_models.add(base_engine().cost.name)
-    document.tables = [users_table(runs), *(load_table(u, runs) for u in scale.users), missed_table(runs, scale)]
+    document.tables = [
+        users_table(runs),
+        parts_table(runs),
+        *(load_table(u, runs) for u in scale.users),
+        missed_table(runs, scale),
+    ]
     document.panels = [panel(runs, "Normalised latency", "ms per token", latency_ms, 60.0)]
     document.panels.append(panel(runs, "TTFT, mean", "seconds", lambda r: float(np.mean(r.ttft)), 3.0))
     document.panels.append(panel(runs, "Most requests on an engine over the median", "", lambda r: r.imbalance, None))

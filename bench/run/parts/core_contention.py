@@ -1,10 +1,14 @@
 """The scheduling core under contention, no model: microseconds per schedule() and commit() with n live requests.
 
-    python -m bench.run.parts.core_contention [--steps 2000] [--policy hocket] [--json]
+    python -m bench.run.parts.core_contention [--steps 2000] [--policy hocket] [--live N ...] [--everything] [--json]
 
 Of n live requests six in ten are online with targets, the others offline over shared documents; memory holds about
 three quarters of what they want, so that some run, some wait, and every step decides anew. Whoever ends is replaced
 (outside the clock). Goals at 1600: 150 us at the median and 400 us at p99, both calls together; at 256: 30 us.
+
+`--everything` adds what `--cache-kinds auto --partial-caching` does and what a server has anyway: hidden states, the
+b/r solver, refined step times, tenants, sessions with advisories, a host tier and a disk, whose moves end before the
+next step.
 """
 
 from __future__ import annotations
@@ -13,12 +17,13 @@ import argparse
 import json
 import time
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from bench.lib.table import render
 from bench.run.parts.algorithms import model
-from schedcore._core import AddStatus, Estimates, Scheduler, SchedulerConfig
+from schedcore._core import AddStatus, AdvisoryEvent, Estimates, Scheduler, SchedulerConfig
 
 NUM_LIVE = (64, 256, 400, 1600)
 NUM_LAYERS = 24
@@ -47,12 +52,25 @@ class Timing:
 class Load:
     """Keeps `num_live` requests in the scheduler."""
 
-    def __init__(self, num_live: int, policy: str) -> None:
+    def __init__(self, num_live: int, policy: str, has_everything: bool) -> None:
         self.num_live = num_live
+        self.has_everything = has_everything
         self.rng = np.random.default_rng(0)
         self.documents = [self.rng.integers(0, 32000, 512, dtype=np.int32) for _ in range(NUM_DOCUMENTS)]
         tokens = int(num_live * MEMORY_SHARE * (MEAN_PROMPT + MEAN_OUTPUT / 2))
         units_per_block = 2 * NUM_LAYERS // 4
+        everything: dict[str, Any] = {
+            "hidden_units_per_group": 1,
+            "enable_partial_caching": True,
+            "refine_latency": True,
+            "num_host_blocks": tokens // 16,
+            "enable_disk": True,
+            "save_sessions_only": True,
+            "max_num_sessions": num_live,
+            "max_wait_ms": 10_000,
+            "starving_turn_ms": 2000,
+            "max_decode_step_ms": 0,
+        }
         config = SchedulerConfig(
             num_units=tokens // 16 * units_per_block,
             num_layers=NUM_LAYERS,
@@ -60,8 +78,14 @@ class Load:
             max_num_waiting=num_live,
             max_model_len=4096,
             policy=policy,
+            **(everything if has_everything else {}),
         )
-        self.scheduler = Scheduler(config, Estimates(latency=model()))
+        estimates = Estimates(latency=model())
+        if has_everything:
+            estimates = Estimates(
+                latency=model(), host_bytes_per_second=2e10, disk_bytes_per_second=2e9, unit_bytes=65_536
+            )
+        self.scheduler = Scheduler(config, estimates)
         self.next_id = 0
 
     def refill(self, now: float) -> None:
@@ -84,27 +108,36 @@ class Load:
             arrival_time=now,
             ttft_target=None if is_offline else 2.0,
             itl_target=None if is_offline else 0.25,
+            tenant=f"t{rng.integers(4)}" if self.has_everything else "",
+            session_id=f"s{rng.integers(self.num_live)}" if self.has_everything and rng.random() < 0.25 else "",
         )
         assert status is AddStatus.OK
         self.next_id += 1
 
+    def advise(self, now: float) -> None:
+        """Somebody types."""
+        if self.has_everything:
+            self.scheduler.advise(f"s{self.rng.integers(self.num_live)}", AdvisoryEvent.TYPING, now, lease_seconds=30.0)
 
-def measure(num_live: int, num_steps: int, policy: str) -> Timing:
-    load = Load(num_live, policy)
+
+def measure(num_live: int, num_steps: int, policy: str, has_everything: bool = False) -> Timing:
+    load = Load(num_live, policy, has_everything)
     scheduler, clock = load.scheduler, time.perf_counter_ns
     laps = np.empty((num_steps, 2))
     shape = np.empty((num_steps, 3))
     now, num_preempted = 0.0, 0
     for i in range(-WARMUP_STEPS, num_steps):
         load.refill(now)
+        load.advise(now)
         begin = clock()
         plan = scheduler.schedule(now)
         scheduled = clock()
-        sampled = np.ones(len(plan.sample_seqs), np.int32)
+        sampled, moves = np.ones(len(plan.sample_seqs), np.int32), plan.move_ids.copy()
         now += STEP_S
         committing = clock()
         scheduler.commit(sampled, now)
         committed = clock()
+        scheduler.complete_moves(moves)
         if i >= 0:
             laps[i] = (scheduled - begin) / 1000, (committed - committing) / 1000
             stats = scheduler.stats()
@@ -132,9 +165,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--policy", default="hocket")
+    parser.add_argument("--live", type=int, nargs="+", default=NUM_LIVE, metavar="N")
+    parser.add_argument("--everything", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    timings = [measure(n, args.steps, args.policy) for n in NUM_LIVE]
+    timings = [measure(n, args.steps, args.policy, args.everything) for n in args.live]
     print(json.dumps([asdict(t) for t in timings]) if args.json else table(timings, args.policy))
 
 

@@ -130,8 +130,8 @@ class _Run:
         self._cluster = cluster
         self.time = EventQueue()
         self.nodes = [
-            ClusterNode(cluster.engine, cluster.memory, self.time, VOCAB_SIZE, self._share)
-            for _ in range(cluster.num_nodes)
+            ClusterNode(cluster.engine, cluster.memory, self.time, VOCAB_SIZE, self._share, [seed, number])
+            for number in range(cluster.num_nodes)
         ]
         self._networks = [
             Channel(cluster.network_rate) for _ in range(-(-cluster.num_nodes // cluster.nodes_per_machine))

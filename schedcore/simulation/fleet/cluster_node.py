@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,12 +44,32 @@ class ClusterRequest:
     answer_base: int = 0  # tokens of a session are (base + position) modulo the vocabulary
 
 
+class NodeErrors:
+    """True over believed step times of a node, as cpp/core/simulation/step_errors.h draws them."""
+
+    STEPS = 8  # that a ratio holds for, on average
+
+    def __init__(self, quantiles: Sequence[float], seed: Sequence[int]) -> None:
+        """quantiles: ascending; none: every step takes what is believed."""
+        self._quantiles = quantiles
+        self._places = np.linspace(0.0, 1.0, len(quantiles))
+        self._rng = np.random.default_rng(seed)
+        self._ratio = 0.0
+
+    def next(self) -> float:
+        if len(self._quantiles) == 0:
+            return 1.0
+        if self._ratio == 0.0 or self._rng.random() < 1 / self.STEPS:
+            self._ratio = float(np.interp(self._rng.random(), self._places, self._quantiles))
+        return self._ratio
+
+
 class ClusterNode:
     """Steps follow each other while there is work. Copies run beside them; each direction has a channel."""
 
     def __init__(
         self, engine: SimulatedEngine, memory: NodeMemory, time: EventQueue, vocab_size: int,
-        on_stored: Callable[[ClusterNode, UInt64], None],
+        on_stored: Callable[[ClusterNode, UInt64], None], error_seed: Sequence[int] = (0,),
     ) -> None:  # fmt: skip
         unit_bytes = engine.model.unit_bytes(engine.block_size, engine.layers_per_unit)
         base = engine.scheduler_config(MAX_REQUESTS)
@@ -60,6 +80,7 @@ class ClusterNode:
         self._num_groups = config.num_groups
         self._max_batched_tokens = config.max_num_batched_tokens
         self._latency = engine.cost.to_core()
+        self._errors = NodeErrors(engine.cost.error_ratios if engine.draw_errors else (), error_seed)
         host_rate = engine.HOST_BYTES_PER_SECOND
         estimates = Estimates(
             latency=self._latency, costs=engine.model.step_costs(), host_bytes_per_second=host_rate,
@@ -132,7 +153,7 @@ class ClusterNode:
 
     def _begin_step(self, plan: BatchPlan, loaded_at: float) -> None:
         """Layer groups whose blocks are there before `loaded_at` begin before (Estimates::overlapped_seconds)."""
-        seconds = self._latency.predict(algorithms.plan_features(plan))
+        seconds = self._latency.predict(algorithms.plan_features(plan)) * self._errors.next()
         copies = max(0.0, loaded_at - self._time.now)
         seconds = max(seconds, copies) + min(seconds, copies) / self._num_groups
         sampled = plan.sample_seqs
