@@ -1,19 +1,25 @@
 """What guessed tokens bring: the same requests with --speculation auto and off, in turns, in one process.
 
     python -m bench.run.speculation [worker/demo_model] [--concurrency 1 8 32 64] [--texts edit agent chat noise form]
-                                          [--tokens 128] [--rounds 5] [--dtype float32]
+                                          [--tokens 128] [--rounds 7] [--dtype float32]
 
 edit: a file, and the same file begun again. agent: calls of tools and their results, over and over. chat: questions.
 noise: random tokens. form: questions whose answers follow a JSON schema, so that forced tokens are guessed only.
-Answers are greedy, or drawn with equal seeds (--temperature). Tokens per second of the engine alone, without gateway:
-the median over rounds, in each of which both have their turn. same: whether all answers are those without guesses;
-anything but yes in float32 is an error, and the exit status 1.
+Every round has requests of its own: answers to equal ones would be guessed from the last round's. Each row of the table
+is a tenant, that has had eight answers or one round of them before it is measured; first: the ratio of its very first
+round. Answers are greedy, or drawn with equal seeds (--temperature). Tokens per second of the engine alone, without
+gateway, behind prompts that are cached: the median over rounds, in each of which both have their turn. same: whether
+all answers are those without guesses; anything but yes in float32 is an error, and the exit status 1.
+
+--counted 110 5 10: steps take 110 us, 5 for each row and 10 ns for each token of its context, as engines and table
+believe, whatever they take: what is decided and saved on a machine like that, counted on one that is busy.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 import sys
@@ -22,20 +28,27 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from bench.lib.json_schemas.long_answer import LONG_ANSWER
 from bench.lib.results import commit, now, this_machine
 from bench.lib.table import render
+from schedcore._core import BatchPlan
 from schedcore.api.config import EngineConfig
 from schedcore.api.types import EngineRequest, Grammar, GrammarKind, SamplingParams
 from worker.process.engine import Engine
 from worker.process.engine_process import build_engine
+from worker.runner.executor import StepResult
 
 GATEWAY = b"bench"
 MODES = ("off", "auto")
-HEADER = ("text", "c", "off tokens/s", "auto tokens/s", "ratio", "least", "guessed", "right", "tokens/step", "same")
+HEADER = (
+    *("text", "c", "off tokens/s", "auto tokens/s", "ratio", "least", "first"),
+    *("guessed", "right", "tokens/step", "same"),
+)
+NUM_TEXTS_BEFORE = 8  # that a tenant has had when it is measured
 NAMES = ("count", "total", "price", "item", "order", "user", "name", "row", "field", "value")
 
 
@@ -67,41 +80,77 @@ TEXTS: dict[str, Callable[[random.Random], str]] = {
 FORM = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(LONG_ANSWER))  # nobody's answer is over within --tokens
 
 
-def prompts(kind: str, num: int, tokenizer: Tokenizer, vocab_size: int) -> list[list[int]]:
-    rng = random.Random(f"{kind} {num}")
+def prompts(kind: str, num: int, tokenizer: Tokenizer, round_: int = 0) -> list[list[int]]:
+    rng, vocab_size = random.Random(f"{kind} {num} {round_}"), tokenizer.get_vocab_size()
     if kind == "noise":
         return [[rng.randrange(6, vocab_size) for _ in range(120)] for _ in range(num)]
     return [tokenizer.encode(TEXTS[kind](rng)).ids for _ in range(num)]
 
 
+Answers = dict[int, list[int]]  # by request
+
+
 @dataclass
 class Turn:
     seconds: float
-    answers: dict[int, list[int]]
+    answers: Answers
     num_steps: int
     num_guessed: int
     num_right: int
 
     @property
+    def num_tokens(self) -> int:
+        return sum(map(len, self.answers.values()))
+
+    @property
     def tokens_per_second(self) -> float:
-        return sum(map(len, self.answers.values())) / self.seconds
+        return self.num_tokens / self.seconds
 
 
-def take_turn(engine: Engine, kind: str, asked: list[list[int]], args: argparse.Namespace) -> Turn:
-    """Every request to its end; the caches are warm from the first turn on, for both."""
-    before = engine.stats()
+class CountedClock:
+    """An engine's clock, by which steps take what `costs` say: us per step, us per row, ns per token of context."""
+
+    def __init__(self, engine: Engine, costs: list[float]) -> None:
+        self._now = 0.0
+        self._per_step, self._per_row, self._per_token = costs[0] * 1e-6, costs[1] * 1e-6, costs[2] * 1e-9
+        self._executor = engine._executor
+        engine._clock, engine._executor = self, self
+
+    def __call__(self) -> float:
+        return self._now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
+
+    def execute(self, plan: BatchPlan) -> StepResult:
+        result = self._executor.execute(plan)
+        self._now += self._per_step + self._per_row * len(plan.token_ids) + self._per_token * float(plan.seq_lens.sum())
+        return result
+
+
+def run(engine: Engine, tenant: str, kind: str, asked: list[list[int]], args: argparse.Namespace, num: int) -> Answers:
+    """Every request to its end, of `num` tokens."""
     for i, prompt in enumerate(asked):
         sampling = SamplingParams(temperature=args.temperature, seed=i if args.temperature else None)
         grammar = FORM if kind == "form" else None
         stops = [args.end_token] if grammar else []
-        engine.add(GATEWAY, EngineRequest(i, prompt, args.tokens, sampling, stop_token_ids=stops, grammar=grammar))
-    answers: dict[int, list[int]] = defaultdict(list)
-    begin = time.perf_counter()
+        engine.add(
+            GATEWAY, EngineRequest(i, prompt, num, sampling, stop_token_ids=stops, grammar=grammar, tenant=tenant)
+        )
+    answers: Answers = defaultdict(list)
     while engine.has_work():
         engine.step()
         for delta in engine.take_deltas().get(GATEWAY, []):
             answers[delta.request_id] += delta.token_ids
-    seconds = time.perf_counter() - begin
+    return answers
+
+
+def take_turn(engine: Engine, tenant: str, kind: str, asked: list[list[int]], args: argparse.Namespace) -> Turn:
+    run(engine, tenant, kind, asked, args, num=1)  # prompts are cached
+    before = engine.stats()
+    begin = engine._clock()
+    answers = run(engine, tenant, kind, asked, args, num=args.tokens)
+    seconds = engine._clock() - begin
     after = engine.stats()
     return Turn(
         seconds,
@@ -112,28 +161,33 @@ def take_turn(engine: Engine, kind: str, asked: list[list[int]], args: argparse.
     )
 
 
-def row(kind: str, engines: dict[str, Engine], asked: list[list[int]], args: argparse.Namespace) -> list[str]:
+def row(
+    kind: str, num: int, engines: dict[str, Engine], tokenizer: Tokenizer, args: argparse.Namespace
+) -> tuple[str, ...]:
+    num_before = math.ceil(NUM_TEXTS_BEFORE / num)
     turns: dict[str, list[Turn]] = defaultdict(list)
-    for i in range(args.rounds + 1):
+    for mode in MODES:
+        take_turn(engines[mode], "warm-up", kind, prompts(kind, num, tokenizer, round_=-1), args)
+    for i in range(num_before + args.rounds):
+        asked = prompts(kind, num, tokenizer, i)
         for mode in MODES if i % 2 else MODES[::-1]:
-            turns[mode].append(take_turn(engines[mode], kind, asked, args))
-    off, auto = (turns[mode][1:] for mode in MODES)  # the first one warms up
-    ratios = [b.tokens_per_second / a.tokens_per_second for a, b in zip(off, auto, strict=True)]
-    last = auto[-1]
-    num_tokens = sum(map(len, last.answers.values()))
-    is_same = all(turn.answers == off[0].answers for turn in (*off, *auto))
+            turns[mode].append(take_turn(engines[mode], f"{kind} {num}", kind, asked, args))
+    is_same = all(a.answers == b.answers for a, b in zip(turns["off"], turns["auto"], strict=True))
+    ratios = [b.tokens_per_second / a.tokens_per_second for a, b in zip(turns["off"], turns["auto"], strict=True)]
+    off, auto = (turns[mode][num_before:] for mode in MODES)
     speeds = [statistics.median(turn.tokens_per_second for turn in of_mode) for of_mode in (off, auto)]
-    return [
+    return (
         kind,
-        str(len(asked)),
+        str(num),
         *(f"{speed:.0f}" for speed in speeds),
-        f"{statistics.median(ratios):.2f}",
-        f"{min(ratios):.2f}",
-        str(last.num_guessed),
-        str(last.num_right),
-        f"{num_tokens / last.num_steps / len(asked):.2f}",
+        f"{statistics.median(ratios[num_before:]):.2f}",
+        f"{min(ratios[num_before:]):.2f}",
+        f"{ratios[0]:.2f}",
+        str(sum(turn.num_guessed for turn in auto)),
+        str(sum(turn.num_right for turn in auto)),
+        f"{sum(turn.num_tokens for turn in auto) / sum(turn.num_steps for turn in auto) / num:.2f}",
         "yes" if is_same else "NO",
-    ]
+    )
 
 
 def make_engine(mode: str, args: argparse.Namespace) -> Engine:
@@ -147,7 +201,10 @@ def make_engine(mode: str, args: argparse.Namespace) -> Engine:
         host_cache_bytes=0,
         max_ttft_ms=0,
     )
-    return build_engine(config, time.monotonic())[0]
+    engine = build_engine(config, time.monotonic())[0]
+    if args.counted:
+        CountedClock(engine, args.counted)
+    return engine
 
 
 def main() -> int:
@@ -156,9 +213,10 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--texts", nargs="+", choices=[*TEXTS, "noise"], default=[*TEXTS, "noise"])
     parser.add_argument("--tokens", type=int, default=128, help="of every answer")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--quantization")
+    parser.add_argument("--counted", type=float, nargs=3, metavar=("STEP_US", "ROW_US", "TOKEN_NS"))
     parser.add_argument("--temperature", type=float, default=0.0)
     args = parser.parse_args()
     ends = json.loads((args.model / "generation_config.json").read_text())["eos_token_id"]
@@ -170,8 +228,7 @@ def main() -> int:
     rows = []
     for kind in args.texts:
         for num in args.concurrency:
-            asked = prompts(kind, num, tokenizer, tokenizer.get_vocab_size())
-            rows.append(row(kind, engines, asked, args))
+            rows.append(row(kind, num, engines, tokenizer, args))
             print(render(HEADER, rows[-1:]).splitlines()[-1], flush=True)
     print(render(HEADER, rows))
     return int(args.dtype == "float32" and any(cells[-1] != "yes" for cells in rows))

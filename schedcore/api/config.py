@@ -133,8 +133,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     speculation: Annotated[  # cpp/core/speculation/speculation.h
         str,
         _engine(
-            "auto: where a request's text repeats itself, or its grammar leaves no choice, its next tokens are "
-            "computed in one step, as many as pay; answers stay the same (default: {default})"
+            "auto: where a request's text repeats itself or its tenant's earlier answers, or its grammar leaves no "
+            "choice, its next tokens are computed in one step, as many as pay; answers stay the same (default: "
+            "{default})"
         ),
         OneOf(SPECULATIONS),
     ] = "off"

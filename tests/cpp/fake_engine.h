@@ -51,8 +51,9 @@ class FakeEngine {
   Scheduler scheduler;
   std::map<uint64_t, FakeRequest> requests;  // accepted, by id; ids are not used twice
   double now = 0.0;
-  double pause = 1.0;  // seconds from one step to the next
-  int32_t period = 0;  // of a model that repeats itself; 0: it does not
+  double pause = 1.0;    // seconds from one step to the next
+  int32_t period = 0;    // of a model that repeats itself; 0: it does not
+  bool recites = false;  // a model that says the same whatever it is asked, another token at every place
 
   // What was met, in tokens and blocks
   int64_t num_hidden = 0;
@@ -210,6 +211,7 @@ class FakeEngine {
  private:
   // A function of all tokens so far; where it repeats itself, mostly of the one `period` tokens ago.
   int32_t next_token(uint64_t hash, const Tokens& tokens) const {
+    if (recites) return static_cast<int32_t>(1000 + tokens.size());
     const bool repeats = period > 0 && std::ssize(tokens) >= period && (hash >> 32) % 8 != 0;
     return repeats ? tokens[tokens.size() - period] : static_cast<int32_t>(hash % vocab_size_);
   }

@@ -82,6 +82,34 @@ TEST(guess_lengths, beside_a_prompt_a_guess_is_worth_what_it_is_among_decodes) {
   CHECK_EQ(choose(latency, batch, &candidates), 0);  // although the step takes five seconds for one token
 }
 
+TEST(guess_lengths, a_margin_asks_for_more_than_a_guess_costs) {
+  const LatencyModel latency = per_token(0.010, 0.001);
+  Candidates candidates{candidate(0.5F)};
+  const int32_t without = choose(latency, decodes(1), &candidates);
+  candidates = {candidate(0.5F)};
+  const int32_t with = choose(latency, decodes(1), &candidates, {1e9, 1000, 2.0});
+  CHECK(0 < with && with < without);
+}
+
+TEST(guess_lengths, where_a_sure_guess_does_not_pay_none_is_granted) {
+  std::mt19937 random(9);
+  const auto uniform = [&](double low, double high) { return std::uniform_real_distribution<>(low, high)(random); };
+  int32_t num_paying = 0;
+  for (int32_t round = 0; round < 500; ++round) {
+    const LatencyModel latency = per_token(uniform(0.0, 0.020), uniform(0.0005, 0.010));
+    const auto num_decodes = static_cast<int32_t>(1 + random() % 6);
+    BatchFeatures batch = decodes(num_decodes);
+    if (random() % 3 == 0) batch.add_chunk(0, static_cast<double>(1 + random() % 300));
+    const double margin = uniform(1.0, 1.5);
+    const bool may_pay = GuessLengths::may_pay(latency, batch, num_decodes, margin);
+    Candidates candidates{candidate(1.0F)};
+    const int32_t num_guesses = choose(latency, batch, &candidates, {1e9, 1000, margin});
+    CHECK(may_pay || num_guesses == 0);
+    num_paying += may_pay;
+  }
+  CHECK(num_paying > 50 && num_paying < 450);
+}
+
 TEST(guess_lengths, the_choice_is_the_best_of_all) {
   std::mt19937 random(7);
   const auto uniform = [&](double low, double high) { return std::uniform_real_distribution<>(low, high)(random); };

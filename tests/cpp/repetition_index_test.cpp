@@ -42,6 +42,26 @@ TEST(repetition_index, the_longest_match_counts_then_the_latest) {
   CHECK_EQ(find({1, 2, 3, 8, 1, 2, 4, 9, 1, 2}).next, 6);
 }
 
+TEST(repetition_index, longer_keys_pass_over_shorter_matches) {
+  RepetitionIndex index(3);
+  const Tokens tokens{1, 2, 3, 8, 2, 3, 4};
+  index.read(tokens, 100);
+  CHECK_EQ(index.find_end(Tokens{7, 2, 3}, tokens).is_found(), false);
+  CHECK_EQ(index.find_end(Tokens{9, 1, 2, 3}, tokens).next, 3);
+  CHECK_EQ(index.find_end(Tokens{2, 3}, tokens).is_found(), false);
+}
+
+TEST(repetition_index, as_much_is_found_as_has_been_read) {
+  RepetitionIndex index;
+  const Tokens tokens{1, 2, 3, 4, 5, 6};
+  CHECK(!index.find_end(Tokens{1, 2}, tokens).is_found());
+  index.read(tokens, 3);
+  CHECK(index.find_end(Tokens{2, 3}, tokens).is_found());
+  CHECK(!index.find_end(Tokens{3, 4}, tokens).is_found());
+  index.read(tokens, 3);
+  CHECK(index.find_end(Tokens{3, 4}, tokens).is_found());
+}
+
 TEST(repetition_index, a_match_may_reach_into_the_end) {
   const Match match = find({7, 7, 7, 7});
   CHECK_EQ(match.next, 3);

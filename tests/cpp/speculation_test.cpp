@@ -80,7 +80,7 @@ TEST(speculation, nobody_guesses_where_a_token_costs_as_much_as_a_step_or_nothin
 TEST(speculation, a_text_that_does_not_repeat_itself_soon_makes_nobody_guess) {
   FakeEngine engine(config_of(8), 8, linear_seconds(0.010, 0.004));  // of eight words, at random
   for (uint64_t id = 0; id < 8; ++id) {
-    engine.add(id, {1, 2, static_cast<int32_t>(id % 4)}, 120);
+    engine.add(id, {1, 2, static_cast<int32_t>(id)}, 120);  // another prompt, so that nobody says the same
     engine.run();
   }
   const auto counters = engine.scheduler.stats().counters;
@@ -280,6 +280,94 @@ TEST(speculation, forced_tokens_of_nobody_or_where_nothing_is_guessed_are_not_ke
   const Tokens none{1, -1};
   CHECK_THROWS(engine.force(1, none), CoreError);
   engine.step([&] { CHECK_THROWS(engine.force(1, known), CoreError); });
+}
+
+// Says the same whatever its prompt, and nothing twice in a text: what comes depends on the place.
+struct RecitingEngine : FakeEngine {
+  explicit RecitingEngine(const SchedulerConfig& config, double seconds = 0.010)
+      : FakeEngine(config, 50, linear_seconds(seconds, seconds / 10)) {
+    recites = true;
+    pause = 0.02;
+  }
+
+  // How many steps that answer takes.
+  int64_t ask(uint64_t id, const std::string& tenant = "", const std::string& salt = "", bool is_guessable = true) {
+    const int64_t before = num_steps(*this);
+    RequestSpec spec;
+    spec.id = id;
+    spec.max_tokens = 60;
+    spec.tenant = tenant;
+    spec.is_guessable = is_guessable;
+    add(spec, {1, 2, 3}, salt);
+    run();
+    return num_steps(*this) - before;
+  }
+};
+
+TEST(speculation, an_answer_like_an_earlier_one_takes_fewer_steps) {
+  RecitingEngine engine(config_of(8));
+  CHECK_EQ(engine.ask(1), 60);
+  CHECK(engine.ask(2) < 30);
+  CHECK(engine.ask(3) < 15);
+}
+
+TEST(speculation, who_has_another_tenant_or_salt_is_guessed_as_if_nobody_had_asked) {
+  for (const auto& [tenant, salt] : {std::pair{"other", "salt"}, {"tenant", "other"}, {"tenants", "alt"}}) {
+    RecitingEngine alone(config_of(8));
+    RecitingEngine after(config_of(8));
+    for (uint64_t id = 1; id < 5; ++id) after.ask(id, "tenant", "salt");
+    for (uint64_t id = 5; id < 8; ++id) CHECK_EQ(after.ask(id, tenant, salt), alone.ask(id, tenant, salt));
+  }
+}
+
+// Whether somebody else's answers are kept or not, and how often guesses at them are right.
+TEST(speculation, what_another_tenant_says_changes_no_step_of_a_request) {
+  std::vector<std::vector<int32_t>> positions[2];
+  for (const bool is_kept : {false, true}) {
+    RecitingEngine engine(config_of(8));
+    for (uint64_t round = 0; round < 4; ++round) {
+      engine.ask(100 + round, "victim", "", is_kept);
+      RequestSpec spec;
+      spec.id = round;
+      spec.max_tokens = 40;
+      spec.tenant = "spy";
+      engine.add(spec, {1, 2, 3});
+      while (engine.scheduler.has_work()) positions[is_kept].push_back(engine.step().positions);
+    }
+  }
+  CHECK(positions[0] == positions[1]);
+}
+
+TEST(speculation, without_a_prefix_cache_no_text_is_kept_for_others) {
+  SchedulerConfig config = config_of(8);
+  config.enable_prefix_caching = false;
+  RecitingEngine engine(config);
+  for (uint64_t id = 1; id < 4; ++id) CHECK_EQ(engine.ask(id), 60);
+}
+
+TEST(speculation, with_the_prefix_cache_texts_are_forgotten) {
+  RecitingEngine engine(config_of(8));
+  engine.ask(1);
+  CHECK(engine.ask(2) < 60);
+  engine.scheduler.reset_prefix_cache();
+  CHECK_EQ(engine.ask(3), 60);
+}
+
+TEST(speculation, who_cannot_be_guessed_leaves_no_text_and_uses_none) {
+  RecitingEngine engine(config_of(8));
+  CHECK_EQ(engine.ask(1, "", "", false), 60);
+  CHECK_EQ(engine.ask(2), 60);
+  CHECK_EQ(engine.ask(3, "", "", false), 60);
+}
+
+TEST(speculation, where_looking_takes_long_who_is_right_is_looked_at_every_time) {
+  RecitingEngine engine(config_of(8, 256, 64), 1e-6);  // of eight requests one in eight steps
+  CHECK_EQ(engine.ask(1), 60);
+  for (uint64_t id = 2; id < 10; ++id) engine.add(id, {1, 2, 3}, 60);
+  const int64_t before = num_steps(engine);
+  engine.run();
+  CHECK(num_steps(engine) - before < 40);
+  CHECK(num_right(engine) > 8 * 30);
 }
 
 TEST(speculation, needs_all_cache_as_keys_and_values) {

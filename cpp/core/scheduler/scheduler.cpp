@@ -42,7 +42,7 @@ AddStatus Scheduler::add_request(const RequestSpec& spec) {
   const Slot slot = state_.requests.add(spec, state_.config.max_model_len);
   state_.tenants.on_added(slot, spec.tenant);
   if (!spec.session_id.empty()) announcements_.on_added(slot, spec);
-  if (speculation_.is_enabled()) speculation_.on_added(slot, spec.is_guessable);
+  if (speculation_.is_enabled()) speculation_.on_added(slot, spec);
   if (has_tiers(slot)) {
     state_.requests.keys[slot].reserve(state_.config.blocks_for(state_.requests.limits[slot].max_total_tokens));
   }

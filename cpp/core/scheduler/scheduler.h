@@ -177,7 +177,10 @@ class Scheduler {
   const LatencyRefiner& latency() const { return refiner_; }
 
   // Drops every cached block that nobody runs; returns how many.
-  int32_t reset_prefix_cache() { return state_.memory.reset_cache(); }
+  int32_t reset_prefix_cache() {
+    speculation_.forget_texts();
+    return state_.memory.reset_cache();
+  }
 
   // Tokens of the row's request, from its start, for which the block table has no block. For tests.
   int32_t num_missing_tokens(Row row) const {

@@ -15,6 +15,16 @@ BatchFeatures without_chunks(const BatchFeatures& batch) {
 
 }  // namespace
 
+// By a guess that is sure to be right, and attends to nothing.
+bool GuessLengths::may_pay(const LatencyModel& latency, const BatchFeatures& batch, int32_t num_tokens, double margin) {
+  const bool has_prompts = batch.num_chunks > 0;
+  BatchFeatures decodes = has_prompts ? without_chunks(batch) : batch;
+  const double seconds = latency.predict(decodes);
+  decodes.add_decode(0);
+  const double least_cost = has_prompts ? latency.coefficients().prefill_token : 0.0;
+  return seconds > margin * num_tokens * std::max(latency.predict(decodes) - seconds, least_cost);
+}
+
 int32_t GuessLengths::choose(const LatencyModel& latency, BatchFeatures batch, int32_t num_tokens,
                              const GuessLimits& limits, std::span<GuessCandidate> candidates) {
   const bool has_prompts = batch.num_chunks > 0;
@@ -40,7 +50,7 @@ int32_t GuessLengths::choose(const LatencyModel& latency, BatchFeatures batch, i
     decodes.add_decode(context);
     const double longer = latency.predict(decodes);
     const double cost = std::max(longer - seconds, least_cost);
-    if (gain * seconds <= expected * cost) break;
+    if (gain * seconds <= limits.margin * expected * cost) break;
     if (has_prompts) batch.add_decode(context);
     if ((has_prompts ? latency.predict(batch) : longer) > limits.max_seconds) break;
     seconds += cost;

@@ -4,8 +4,8 @@
 // + r_1 ... r_k with the chance r_j that guess j is right if those before it are. Beginning with no guesses, the one
 // with the largest gain is added while gain / (what it adds to the step's time) > tokens / time: while it raises the
 // quotient. E is concave in k and predicted time all but linear in the number of tokens, so that greedy choice is the
-// best one (tests/cpp/guess_lengths_test.cpp compares). Where a step computes rather than reads, a guess adds as much
-// time as a request, and nobody gets any.
+// best one (tests/cpp/guess_lengths_test.cpp compares). A margin asks for that many times as much. Where a step
+// computes rather than reads, a guess adds as much time as a request, and nobody gets any.
 //
 // Beside prompts, time is what the step would take without them: what guesses bring has to compare with steps that
 // decode, and a guess counts as no cheaper than a prompt's token.
@@ -40,10 +40,14 @@ struct GuessCandidate {
 struct GuessLimits {
   double max_seconds = 0.0;
   int32_t max_guesses = 0;
+  double margin = 1.0;  // by which a guess has to gain more than it costs
 };
 
 class GuessLengths {
  public:
+  // Whether choose() might grant anything to anybody.
+  static bool may_pay(const LatencyModel& latency, const BatchFeatures& batch, int32_t num_tokens, double margin);
+
   // batch: of the step without guesses, in which num_tokens tokens are sampled. Sets num_guesses. Returns their sum.
   int32_t choose(const LatencyModel& latency, BatchFeatures batch, int32_t num_tokens, const GuessLimits& limits,
                  std::span<GuessCandidate> candidates);

@@ -1,8 +1,8 @@
-// Where a text has said before what it says now: its earlier occurrences of its own end.
+// Where a text has said before what it says now, or what another text says: earlier occurrences of an end.
 //
-// Hash chains, as LZ77 compressors keep them: a table of the last place of every pair of tokens, and from every place
-// the one before it. A search looks at the latest few places of the pair that the text ends with and takes the one
-// behind which most tokens agree. 8 to 16 bytes per token; about 100 ns per token and per search.
+// Hash chains, as LZ77 compressors keep them: a table of the last place of every key, two or three tokens in a row, and
+// from every place the one before it. A search looks at the latest few places of the key that the text ends with and
+// takes the one before which most tokens agree. 8 to 16 bytes per token; about 100 ns per token and per search.
 //
 // Thread safety: none. Allocation: as a vector's that grows.
 #pragma once
@@ -24,21 +24,30 @@ class RepetitionIndex {
   // tokens[next - 1] and the `length` - 1 tokens before it are the text's last ones, too.
   struct Match {
     int32_t next = kNone;
-    int32_t length = 0;  // at least 2
+    int32_t length = 0;  // at least that of a key
 
     bool is_found() const { return next != kNone; }
   };
+
+  // key_length: 2 or 3 tokens; larger: fewer and better places.
+  explicit RepetitionIndex(int32_t key_length = 2) : key_length_(key_length) {}
 
   // The longest match of the text's end, the latest of equals; none while the text has not been read to its end.
   // tokens: those of the last call, and what has been added.
   Match find(std::span<const int32_t> tokens);
 
+  // Reads so many tokens more, as far as there are any. tokens: as for find().
+  void read(std::span<const int32_t> tokens, int32_t most);
+  // The longest match in `tokens`, as far as they have been read, of another text's end, the latest of equals. No token
+  // of `text` is negative: what is negative in `tokens` matches nothing.
+  Match find_end(std::span<const int32_t> text, std::span<const int32_t> tokens) const;
+
  private:
   uint32_t bucket(const int32_t* last) const;
-  void read(std::span<const int32_t> tokens);
   void rehash(const int32_t* tokens);
 
-  std::vector<int32_t> latest_;   // by bucket: the position of a pair's second token, or kNone
+  int32_t key_length_;
+  std::vector<int32_t> latest_;   // by bucket: the position of a key's last token, or kNone
   std::vector<int32_t> earlier_;  // by position: the one before it in its bucket
 };
 

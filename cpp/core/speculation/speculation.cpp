@@ -6,35 +6,64 @@
 #include "stages/class_order.h"
 
 namespace hocket {
+namespace {
+
+// By which guesses have to gain more than they cost. Who is alone saves a step with every right guess; of many, one
+// that is ahead of the others saves its row in a later step only.
+double margin(double least, int32_t num_samples) { return least + 0.15 * (1.0 - 1.0 / num_samples); }
+
+}  // namespace
 
 Speculation::Speculation(SchedulerState* state)
     : state_(*state), of_(&state->requests), num_guessed_(&state->requests) {
   candidates_.reserve(state->config.max_num_seqs);
 }
 
+void Speculation::on_added(Slot slot, const RequestSpec& spec) {
+  if (spec.is_guessable) of_[slot].scope = scopes_.find(spec.tenant, spec.cache_salt);
+}
+
+// Its answer, behind the end of its prompt: earlier turns stand in the prompt of the next one.
+void Speculation::on_ended(Slot slot) {
+  OfRequest& of = of_[slot];
+  const int32_t num_output = state_.requests.num_output_tokens(slot);
+  if (of.scope && state_.config.enable_prefix_caching && num_output > 0) {
+    const auto known = state_.requests.known_tokens(slot);
+    scopes_.add_text(of.scope.get(), known.last(std::min(known.size(), static_cast<size_t>(num_output + kContext))));
+  }
+  of = OfRequest();
+}
+
 bool Speculation::guess() {
   if (state_.plan.empty() || !state_.estimates.knows_latency()) return false;
-  collect();
-  if (candidates_.empty()) return false;
   const auto num_samples = static_cast<int32_t>(state_.plan.sample_seqs.size());
+  if (num_samples == 0) return false;
+  const BatchFeatures batch = plan_features(state_.plan);
+  const double least_gain = margin(kMargin, num_samples);
+  if (!GuessLengths::may_pay(state_.estimates.latency, batch, num_samples, least_gain)) return false;
+  collect(looking_stride(state_.estimates.latency.predict(batch)));
+  if (candidates_.empty()) return false;
   const int32_t num_rows = state_.config.max_num_seqs - state_.plan.num_seqs();
-  const GuessLimits limits{max_seconds(), std::min(num_rows, state_.budget)};
-  const int32_t num_guesses =
-      lengths_.choose(state_.estimates.latency, plan_features(state_.plan), num_samples, limits, candidates_);
-  if (num_guesses == 0) return false;
+  const GuessLimits limits{max_seconds(), std::min(num_rows, state_.budget), least_gain};
+  if (lengths_.choose(state_.estimates.latency, batch, num_samples, limits, candidates_) == 0) return false;
   for (const GuessCandidate& candidate : candidates_) {
     if (candidate.num_guesses > 0) write(candidate.slot, candidate.num_guesses);
   }
   return true;
 }
 
-// Requests of this step that decode, and whose text repeats itself or has to go on in one way.
-void Speculation::collect() {
+// In one of how many steps a request is looked at whose last guesses were not right.
+int64_t Speculation::looking_stride(double step_seconds) const {
+  const auto num_looks = std::max(int64_t{1}, static_cast<int64_t>(kLookingShare / kLookSeconds * step_seconds));
+  return (state_.num_running() + num_looks - 1) / num_looks;
+}
+
+// Requests of this step that decode, and whose text repeats itself or others, or has to go on in one way.
+void Speculation::collect(int64_t stride) {
   candidates_.clear();
   RequestTable& requests = state_.requests;
   Acceptance::Rates first;
   first.fill(kFirstRate);
-  const Acceptance::Rates expected = acceptance_.rates(first);
   for (const Slot slot : state_.running) {
     const bool is_decode = requests.num_scheduled_tokens[slot] == 1 && requests.num_uncomputed_tokens(slot) == 1;
     if (!is_decode || requests.num_output_tokens(slot) == 0) continue;
@@ -43,12 +72,41 @@ void Speculation::collect() {
       candidates_.push_back(forced_candidate(slot));
       continue;
     }
-    if (!of.is_guessable) continue;
-    of.match = of.index.find(requests.known_tokens(slot));
-    if (!of.match.is_found()) continue;
+    const bool is_due = of.was_right || (state_.plan.step_id + slot) % stride == 0;
+    if (!of.scope || !is_due || !look(slot, &of)) continue;
+    const auto source = static_cast<size_t>(of.source);
+    const Acceptance::Rates rates = of.acceptance[source].rates(of.scope->acceptance[source].rates(first));
+    const auto num_next = static_cast<int32_t>(of.next.size());
     candidates_.push_back(
-        {slot, requests.num_tokens[slot], of.match.length, most_guesses(slot), of.acceptance.rates(expected)});
+        {slot, requests.num_tokens[slot], of.match_length, std::min(most_guesses(slot), num_next), rates});
   }
+}
+
+// Finds how its text went on before, one token more than may be guessed: that one is learnt from. A match that reaches
+// the text's end goes on with what it says itself.
+bool Speculation::look(Slot slot, OfRequest* of) {
+  const auto text = state_.requests.known_tokens(slot);
+  const auto most = static_cast<size_t>(state_.config.max_guessed_tokens) + 1;
+  of->next.clear();
+  const RepetitionIndex::Match own = of->index.find(text);
+  if (own.length < kSureLength) {
+    const RecentTexts::Match match = of->scope->texts.find(text);
+    if (match.length > own.length) {
+      of->source = GuessSource::kRecentTexts;
+      of->match_length = match.length;
+      const auto next = match.next.first(std::min(most, match.next.size()));
+      of->next.assign(next.begin(), next.end());
+      return true;
+    }
+  }
+  if (!own.is_found()) return false;
+  of->source = GuessSource::kOwnText;
+  of->match_length = own.length;
+  const auto begin = static_cast<size_t>(own.next);
+  for (size_t j = 0; j < most; ++j) {
+    of->next.push_back(begin + j < text.size() ? text[begin + j] : of->next[begin + j - text.size()]);
+  }
+  return true;
 }
 
 GuessCandidate Speculation::forced_candidate(Slot slot) {
@@ -65,7 +123,7 @@ int32_t Speculation::most_guesses(Slot slot) const {
   return std::min(state_.config.max_guessed_tokens, num_left - 1);
 }
 
-// Fewer where memory is short. A match that reaches the text's end goes on with what was guessed.
+// Fewer where memory is short.
 void Speculation::write(Slot slot, int32_t num_guesses) {
   RequestTable& requests = state_.requests;
   const int32_t num_tokens = requests.num_tokens[slot];
@@ -78,8 +136,8 @@ void Speculation::write(Slot slot, int32_t num_guesses) {
   }
   int32_t* tokens = requests.tokens[slot].get();
   const OfRequest& of = of_[slot];
-  const int32_t* next = of.forced.empty() ? tokens + of.match.next : of.forced.data();
-  for (int32_t j = 0; j < num_guesses; ++j) tokens[num_tokens + j] = next[j];
+  const std::vector<int32_t>& next = of.forced.empty() ? of.next : of.forced;
+  std::copy_n(next.begin(), num_guesses, tokens + num_tokens);
   num_guessed_.set(slot, num_guesses);
   state_.budget -= num_guesses;
   state_.counters.num_guessed_tokens += num_guesses;
@@ -96,22 +154,21 @@ double Speculation::max_seconds() const {
   return any_offline ? std::min(seconds, offline_step_seconds(state_.config, state_.estimates)) : seconds;
 }
 
-// Behind the match stands what would have been guessed, as far as it was right: a match that reaches what was then the
-// text's end goes on in what has been sampled.
 void Speculation::learn(Slot slot, int32_t num_sampled) {
   OfRequest& of = of_[slot];
   of.forced.clear();
-  if (!of.match.is_found()) return;
-  const auto tokens = state_.requests.known_tokens(slot);
-  const auto sampled = tokens.last(num_sampled);
-  for (int32_t j = 0; j < num_sampled; ++j) {
-    const bool is_right = tokens[of.match.next + j] == sampled[j];
-    const int32_t length = std::min(of.match.length + j, RepetitionIndex::kMostCompared);
-    of.acceptance.observe(length, is_right, kRequestMemory);
-    acceptance_.observe(length, is_right, kMemory);
+  of.was_right = num_sampled > 1;
+  if (of.next.empty()) return;
+  const auto sampled = state_.requests.known_tokens(slot).last(num_sampled);
+  const auto source = static_cast<size_t>(of.source);
+  for (size_t j = 0; j < std::min(sampled.size(), of.next.size()); ++j) {
+    const bool is_right = of.next[j] == sampled[j];
+    const int32_t length = std::min(of.match_length + static_cast<int32_t>(j), RepetitionIndex::kMostCompared);
+    of.acceptance[source].observe(length, is_right, kRequestMemory);
+    of.scope->acceptance[source].observe(length, is_right, kMemory);
     if (!is_right) break;
   }
-  of.match = {};
+  of.next.clear();
 }
 
 }  // namespace hocket

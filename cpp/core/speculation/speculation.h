@@ -1,25 +1,29 @@
 // Guesses of what requests will say next, verified by the step that computes them (the field says speculative decoding,
 // and drafts; a draft here is a message that is still being typed).
 //
-// A guess is where the request's text went on when it last said what it says now (repetition_index.h), or what nothing
-// but can follow in the form that its answer has (force()): such a guess is taken to be right. In the plan a
-// guessed token is a decode of the same request, one position further: its K and V are written before anybody attends,
-// so that it attends to the guesses before it, and what is sampled from it is what would be sampled if they are right.
-// commit() keeps sampled tokens as long as each equals the guess that the next one was computed from. So the tokens are
-// those that would have come without guesses, whatever the sampling: greedy, or by noise that belongs to the output
-// index.
+// A guess is where the request's text went on when it last said what it says now (repetition_index.h), or where the
+// answers went on that others of its tenant and salt had lately (guess_scopes.h), whichever agrees with more of it; or
+// what nothing but can follow in the form that its answer has (force()): such a guess is taken to be right. In the plan
+// a guessed token is a decode of the same request, one position further: its K and V are written before anybody
+// attends, so that it attends to the guesses before it, and what is sampled from it is what would be sampled if they
+// are right. commit() keeps sampled tokens as long as each equals the guess that the next one was computed from. So the
+// tokens are those that would have come without guesses, whatever the sampling: greedy, or by noise that belongs to the
+// output index.
 //
 // Vectors of wrong guesses lie behind the computed tokens, where later ones overwrite them. Their blocks are never
 // complete with computed tokens, so that nobody shares them.
 //
 // How many tokens are guessed is decided every step, after all else (guess_lengths.h), from how often guesses were
-// right (acceptance.h) and what the latency model says that they cost. Nobody gives way for a guess: it takes rows of
-// the batch and memory that nobody else wants, and no deadline is missed for it.
+// right (acceptance.h) and what the latency model says that they cost. Where no guess could pay, nobody looks for any,
+// and where looking takes more than a small share of the step, those whose guesses were wrong look in some steps only.
+// Nobody gives way for a guess: it takes rows of the batch and memory that nobody else wants, and no deadline is missed
+// for it.
 //
 // Thread safety: none.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -28,6 +32,7 @@
 #include "speculation/acceptance.h"
 #include "speculation/guess_counts.h"
 #include "speculation/guess_lengths.h"
+#include "speculation/guess_scopes.h"
 #include "speculation/repetition_index.h"
 #include "state/scheduler_state.h"
 
@@ -46,7 +51,7 @@ class Speculation {
 
   // The tokens that come next, if the caller is right; until one has come, or others are named. None: it is not known.
   void force(Slot slot, std::span<const int32_t> tokens) { of_[slot].forced.assign(tokens.begin(), tokens.end()); }
-  void on_added(Slot slot, bool is_guessable) { of_[slot].is_guessable = is_guessable; }
+  void on_added(Slot slot, const RequestSpec& spec);
   // Of the open plan.
   const GuessCounts& num_guessed() const { return num_guessed_; }
   // The same of one request, which has none from now on.
@@ -54,18 +59,26 @@ class Speculation {
 
   // The request's last `num_sampled` tokens were sampled in this step, the others were known before.
   void learn(Slot slot, int32_t num_sampled);
-  void on_ended(Slot slot) { of_[slot] = {}; }
+  // REQUIRES: its tokens are still there.
+  void on_ended(Slot slot);
+  // Nobody is guessed by others' texts before new ones have come. REQUIRES: no plan is open.
+  void forget_texts() { scopes_.clear(); }
 
  private:
   struct OfRequest {
-    bool is_guessable = true;
+    std::shared_ptr<GuessScope> scope;  // null: nothing is guessed for it but what is forced
     RepetitionIndex index;
-    RepetitionIndex::Match match;  // of what it says now
-    std::vector<int32_t> forced;   // that come next; then there is no match
-    Acceptance acceptance;
+    std::vector<int32_t> next;    // that a match of what it says now has; empty: there is none
+    int32_t match_length = 0;     // in tokens
+    GuessSource source = {};      // of the match
+    bool was_right = false;       // a guess of the last step
+    std::vector<int32_t> forced;  // that come next; then there is no match
+    AcceptanceBySource acceptance;
   };
 
-  void collect();
+  int64_t looking_stride(double step_seconds) const;
+  void collect(int64_t stride);
+  bool look(Slot slot, OfRequest* of);
   GuessCandidate forced_candidate(Slot slot);
   int32_t most_guesses(Slot slot) const;
   void write(Slot slot, int32_t num_guesses);
@@ -75,11 +88,19 @@ class Speculation {
   static constexpr float kMemory = 512.0F;
   static constexpr float kFirstRate = 0.4F;
   static constexpr int32_t kForcedLength = 2;  // of a match, where the length means nothing
+  static constexpr int32_t kSureLength = 16;  // tokens: no match elsewhere is better than the text's own of that length
+  static constexpr int32_t kContext = 16;     // of a prompt's last tokens, that are kept before the answer
+  // Guesses have to gain a little more than they cost: what they gain is expected, and a token that comes earlier saves
+  // no step where others are served as long as before.
+  static constexpr double kMargin = 1.15;
+  // To look costs about as much. Beyond that share of a step only those are looked at every time who were just right.
+  static constexpr double kLookSeconds = 250e-9;
+  static constexpr double kLookingShare = 0.005;
 
   SchedulerState& state_;
   PerRequest<OfRequest> of_;
   GuessCounts num_guessed_;
-  Acceptance acceptance_;  // of all requests
+  GuessScopes scopes_;
   GuessLengths lengths_;
   std::vector<GuessCandidate> candidates_;  // of the step
 };

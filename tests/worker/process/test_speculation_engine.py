@@ -141,6 +141,32 @@ def test_every_kind_of_sampling_gives_what_it_gives_without_guesses(dtype: str, 
     assert stats.num_preemptions > 0
 
 
+def asked_by(tenant: str, requests: list[EngineRequest], first_id: int, salt: str = "") -> list[EngineRequest]:
+    return [
+        msgspec.structs.replace(one, request_id=first_id + i, tenant=tenant, cache_salt=salt)
+        for i, one in enumerate(requests)
+    ]
+
+
+def test_answers_like_earlier_ones_of_the_tenant_come_in_fewer_steps_and_are_the_same(profile: str) -> None:
+    requests = sampled_requests(24, seed=8)
+    plain, engine = make_engine(DEMO_MODEL), guessing(profile)
+    first = run(engine, asked_by("a", requests, 1))
+    expected = [outcome(deltas) for _, deltas in sorted(run(plain, asked_by("a", requests, 1)).items())]
+    assert [outcome(first[i]) for i in sorted(first)] == expected
+    tokens_per_step = []
+    for turn, (tenant, salt) in enumerate([("a", ""), ("b", ""), ("a", "b"), ("a", "")], 1):
+        before = engine.stats()
+        deltas = run(engine, asked_by(tenant, requests, 1 + 100 * turn, salt))
+        assert [outcome(deltas[i]) for i in sorted(deltas)] == expected
+        after = engine.stats()
+        tokens_per_step.append(
+            (after.num_output_tokens - before.num_output_tokens) / (after.num_steps - before.num_steps)
+        )
+    same, other_tenant, other_salt, same_again = tokens_per_step
+    assert min(same, same_again) > 1.5 * max(other_tenant, other_salt)
+
+
 def test_behind_a_grammar_nothing_is_guessed_that_is_not_forced(profile: str, tmp_path: Path) -> None:
     folder = write_byte_checkpoint(tmp_path)
     make_model("llama", vocab_size=BYTES_VOCAB_SIZE).save_pretrained(folder)
@@ -169,7 +195,9 @@ def test_behind_a_grammar_nothing_is_guessed_that_is_not_forced(profile: str, tm
 def test_decisions_with_guesses_replay(profile: str, tmp_path: Path) -> None:
     path = tmp_path / "decisions"
     engine = guessing(profile, decision_record=str(path))
-    run(engine, sampled_requests(12, seed=5))
+    requests = sampled_requests(12, seed=5)
+    for i, tenant in enumerate(["a", "a", "b"]):
+        run(engine, asked_by(tenant, requests, 1 + 100 * i))
     assert engine.stats().num_right_guesses > 0
     engine._core.close()  # type: ignore[attr-defined]
     result = replay(path)
