@@ -140,8 +140,8 @@ def busy(tmp_path: Path, cluster_dir: Path) -> Iterator[Gateways]:
 
 
 def test_two_tenants_at_two_gateways_are_served_alike(busy: Gateways) -> None:
-    """One of them asks for ten times as much."""
-    tenants = [Tenant(busy.one, "alice", 80, 64, 8), Tenant(busy.two, "bob", 8, 64, 8)]
+    """One of them asks for ten times as much, both for answers so long that their clients, one process, keep up."""
+    tenants = [Tenant(busy.one, "alice", 80, 400, 8), Tenant(busy.two, "bob", 8, 400, 8)]
     try:
         time.sleep(10.0)  # what they may differ by is a number of tokens, not a share
         before = [tenant.num_tokens for tenant in tenants]
