@@ -103,7 +103,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float | None,
         _engine(
             "to which prompts may stretch a step in which others decode without a deadline; shorter: smaller gaps "
-            "between tokens, later first tokens (default: twice the time of a usual decode step)",
+            "between tokens, later first tokens (default: twice the time of a usual decode step, up to four times "
+            "that where first tokens have waited)",
             "MS",
         ),
         POSITIVE,

@@ -237,6 +237,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     # To which prompts stretch a step in which others decode, as told or as a latency profile has it. 0: to twice the
     # time of its decodes, of which nothing has been measured yet. None: they may take whole steps.
     max_decode_step_ms: float | None = None
+    is_step_bound_derived: bool = False  # it grows where first tokens have waited (cpp/core/estimates/estimates.h)
     max_ttft_ms: float | None = None  # online requests whose first token is predicted to come later are refused
     host_cache_bytes: int = 0  # of the host tier; 0: there is none
     host_keeps_sessions_only: bool = False  # what requests without a session have computed does not go there

@@ -257,10 +257,41 @@ TEST(policy, hocket_lets_no_prompt_take_a_whole_step_from_who_reads_along) {
   CHECK_EQ(w.grants(), (Names{"reader:1", "long+31"}));
 }
 
+// Eight prompts of 1024 tokens take 8.192 s.
+TEST(policy, hocket_lengthens_the_bound_where_first_tokens_have_waited) {
+  for (const auto& [waited, granted] : {std::pair(5.4, 31), {8.192, 110}, {10.9, 219}, {20.0, 220}}) {
+    SchedulerConfig config = world_config("hocket");
+    config.max_decode_step_ms = 0;
+    PolicyWorld w(config);
+    w.now = waited;
+    w.estimates = linear_seconds(0.0305, 0.001);
+    w.max_num_tokens = 500;
+    w.waits("later", {.arrival = waited - 1, .num_prompt = 400, .first_token = 2000});
+    w.waits("long", {.num_prompt = 400});
+    w.runs("reader", 1, {.num_prompt = 40, .first_token = 1000});
+    CHECK_EQ(w.grants(), (Names{"reader:1", "long+" + std::to_string(granted)}));
+  }
+}
+
+TEST(policy, hocket_lengthens_no_step_for_who_finds_no_row) {
+  SchedulerConfig config = world_config("hocket", /*num_rows=*/2);
+  config.max_decode_step_ms = 0;
+  PolicyWorld w(config);
+  w.now = 20.0;
+  w.estimates = linear_seconds(0.0305, 0.001);
+  w.max_num_tokens = 500;
+  w.waits("old", {.num_prompt = 400});
+  w.runs("reader", 1, {.num_prompt = 40, .first_token = 1000});
+  w.runs("prompt", 390, {.arrival = 19.0, .num_prompt = 400, .first_token = 2000});
+  CHECK_EQ(w.grants().back(), std::string("prompt:31"));
+}
+
+// However long it waits.
 TEST(policy, hocket_takes_the_bound_that_it_is_told) {
   SchedulerConfig config = world_config("hocket");
   config.max_decode_step_ms = 60.5;
   PolicyWorld w(config);
+  w.now = 20.0;
   w.estimates = linear_seconds(0.010, 0.001);
   w.max_num_tokens = 500;
   w.runs("reader", 1, {.num_prompt = 40});

@@ -8,6 +8,7 @@
 namespace hocket {
 namespace {
 
+using testing::linear_seconds;
 using testing::Names;
 using testing::PolicyWorld;
 using testing::world_config;
@@ -69,6 +70,23 @@ TEST(tenant_order, hocket_gives_rows_to_who_was_served_less) {
   w.tenants.on_served(w.slot_of("a1"), 20000, 0);
   w.tenants.begin_step();
   CHECK_EQ(w.grants().front(), std::string("b1+60"));
+}
+
+// Nobody's step is longer because whoever was served most has waited.
+TEST(tenant_order, hocket_lengthens_no_step_for_who_was_served_more) {
+  for (const bool is_ahead : {false, true}) {
+    SchedulerConfig config = world_config("hocket");
+    config.max_decode_step_ms = 0;
+    PolicyWorld w(config);
+    w.now = 20.0;
+    w.estimates = linear_seconds(0.0305, 0.001);
+    w.max_num_tokens = 500;
+    w.runs("a", 1, {.num_prompt = 40, .first_token = 1000, .tenant = "alice"});
+    w.waits("b", {.num_prompt = 400, .tenant = "bob"});
+    if (is_ahead) w.tenants.on_served(w.slot_of("b"), 20000, 0);
+    w.tenants.begin_step();
+    CHECK_EQ(w.grants(), (Names{"a:1", is_ahead ? "b+31" : "b+220"}));
+  }
 }
 
 }  // namespace

@@ -224,6 +224,7 @@ def _describe(
         policy=config.policy,
         startup_seconds=time.monotonic() - started,
         max_decode_step_ms=_max_decode_step_ms(config, recipe),
+        is_step_bound_derived=config.max_decode_step_ms is None,
         max_ttft_ms=config.max_ttft_ms or None,
         host_cache_bytes=0 if mover is None else mover.host.num_slots * mover.host.block_bytes,
         host_keeps_sessions_only=keeps_sessions_only(config),

@@ -13,7 +13,9 @@
 //                  and whether who is left out may come in without its first tokens (residency_stage.h, form_stage.h).
 //   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met,
 //                  less the margin that steps have needed (step_margin.h). Where somebody decodes without a target,
-//                  prompts stretch it to max_decode_step_ms at most: they never take a whole step.
+//                  prompts stretch it to max_decode_step_ms at most: they never take a whole step. Where that follows
+//                  the machine it grows fourfold with the longest wait for a first token (Estimates::stretch()), or
+//                  long prompts would queue at loads that the machine can carry.
 //   3  chunks      Decodes first, then prompts by priority; of equal priority, tenants that have been served less go
 //                  before others, even late: who sends so many that always some are in time would keep them out. Then
 //                  by deadline, those that would be late last. While memory is contended the densest come first
@@ -92,10 +94,11 @@ class HocketPolicy final : public Policy {
     for (const Slot slot : under_way_) prompts_.push_back(prompt(snapshot, slot, {}));
     pick_residents(snapshot, composition);
     if (config_.enable_deadlines) {
-      builder_.limit_seconds(std::min(seconds_before_deadline(snapshot, decoding_),
-                                      seconds_beside_readers(config_, snapshot, decoding_, decode_seconds_)));
+      builder_.limit_seconds(
+          std::min(seconds_before_deadline(snapshot, decoding_),
+                   seconds_beside_readers(config_, snapshot, decoding_, decode_seconds_, longest_wait(snapshot))));
     }
-    prefill_online(snapshot);
+    prefill_online(snapshot, *composition);
     fill_offline(snapshot, composition);
   }
 
@@ -212,11 +215,15 @@ class HocketPolicy final : public Policy {
     order_.reserve(prompts_.capacity());
   }
 
-  // Of those who wait, the first for whom there are rows that no online request holds, and all who starve. Others who
+  // That no online request holds; offline ones give theirs up.
+  int64_t num_rows_for_newcomers() const {
+    return std::max<int64_t>(0, config_.max_num_seqs - std::ssize(decoding_) - std::ssize(under_way_));
+  }
+
+  // Of those who wait, the first for whom there are rows, and all who starve. Others who
   // were weighed would take memory from who runs, and have no row to use it.
   std::span<const Slot> those_with_rows(const Snapshot& snapshot) {
-    const int64_t num_held = std::ssize(decoding_) + std::ssize(prompts_);
-    const int64_t num_rows = std::max<int64_t>(0, config_.max_num_seqs - num_held);
+    const int64_t num_rows = num_rows_for_newcomers();
     if (std::ssize(waiting_) <= num_rows) return waiting_;
     offered_.clear();
     for (const Slot slot : waiting_) arrivals_.push_back(prompt(snapshot, slot, {}));
@@ -377,9 +384,22 @@ class HocketPolicy final : public Policy {
     }
   }
 
+  // ---- 2 ----
+
+  // Seconds, of those whose prompts the step may compute. Who is served more than others anyway has to wait.
+  double longest_wait(const Snapshot& snapshot) const {
+    const bool any_row = num_rows_for_newcomers() > 0;
+    double longest = 0.0;
+    for (const Prompt& p : prompts_) {
+      if (p.tenant_lead > 0 || (!any_row && waits(snapshot, p))) continue;
+      longest = std::max(longest, snapshot.requests.pending_seconds(p.slot, snapshot.now));
+    }
+    return longest;
+  }
+
   // ---- 3 ----
 
-  void prefill_online(const Snapshot& snapshot) {
+  void prefill_online(const Snapshot& snapshot, const Composition& composition) {
     // A heap, the next on top: a step reaches few of many.
     newcomers_.begin(snapshot.tenants, decoding_);
     for (const Prompt& p : prompts_) {
@@ -390,11 +410,13 @@ class HocketPolicy final : public Policy {
     const auto is_later = [&](int32_t a, int32_t b) { return prompts_[b].precedes(prompts_[a]); };
     std::ranges::make_heap(order_, is_later);
     bool is_first = true;
+    int64_t num_rows = num_rows_for_newcomers() + std::ssize(composition.preemptions);
     for (; !order_.empty(); order_.pop_back()) {
       std::ranges::pop_heap(order_, is_later);
       const Prompt& p = prompts_[order_.back()];
       if (builder_.tokens_left() == 0) return;
-      if (waits(snapshot, p) && !p.is_starving && !may_come_in(p.slot)) continue;
+      if (waits(snapshot, p) && (num_rows == 0 || (!p.is_starving && !may_come_in(p.slot)))) continue;
+      num_rows -= waits(snapshot, p);
       const bool is_whole = !config_.enable_chunked_prefill;
       const int32_t num_tokens = builder_.prefill(p.slot, p.form, is_whole);
       if (num_tokens == 0 && (!is_first || !builder_.prefill_at_most(p.slot, kLeastChunk, is_whole, p.form))) return;
