@@ -166,8 +166,6 @@ PYBIND11_MODULE(_kernels, m) {
 
   m.def("set_num_threads", &cpu::set_num_threads, no_lock);
   m.def("num_threads", &cpu::num_threads);
-  m.def("lend_cpu", &cpu::lend_cpu);
-  m.def("take_cpu_back", &cpu::take_cpu_back);
   m.def("set_isa", &set_isa);
   m.def("isa", &cpu::isa);
   m.def("set_shared_keys", &cpu::set_shared_keys);

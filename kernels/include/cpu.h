@@ -10,11 +10,6 @@ namespace hocket::cpu {
 void set_num_threads(int n);
 int num_threads();
 
-// Another thread of this process is about to work for as long as kernels take, or more: until take_cpu_back(), from any
-// thread, one worker keeps its CPU free, if the kernels' threads have them all. Calls add up; results do not change.
-void lend_cpu();
-void take_cpu_back();
-
 // "avx512_bf16", "avx512", "avx2" or "generic", chosen by what the CPU has; "avx2_w16" runs the 16-lane code on AVX2,
 // for tests.
 const char* isa();

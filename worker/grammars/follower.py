@@ -10,14 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from schedcore._core import NO_TOKEN
-from worker import ops
 from worker.grammars.matcher import Matcher
 
 _Sampled = tuple[Sequence[Matcher], npt.NDArray[np.int32] | None]
-
-# Matchers, for which kernels leave a CPU to this thread where they have them all: a task of theirs, begun there, would
-# wait until all masks are found, 5 us each. For fewer, the worker that sleeps meanwhile wakes too late to be worth it.
-_MANY = 12
 
 
 class Follower:
@@ -35,11 +30,13 @@ class Follower:
 
     def begin(self, matchers: Sequence[Matcher], tokens: npt.NDArray[np.int32]) -> None:
         """tokens[i] was sampled for matchers[i]; NO_TOKEN: none was."""
-        self._put((matchers, tokens))
+        self._num_open += 1
+        self._todo.put((matchers, tokens))
 
     def begin_masks(self, matchers: Sequence[Matcher]) -> None:
         """They are at their next token already."""
-        self._put((matchers, None))
+        self._num_open += 1
+        self._todo.put((matchers, None))
 
     def wait(self) -> None:
         """Until every matcher is at its next token."""
@@ -53,22 +50,14 @@ class Follower:
         self._todo.put(None)
         self._thread.join()
 
-    def _put(self, sampled: _Sampled) -> None:
-        self._num_open += 1
-        if len(sampled[0]) >= _MANY:
-            ops.lend_cpu()
-        self._todo.put(sampled)
-
     def _run(self) -> None:
         while (sampled := self._todo.get()) is not None:
-            problem: Exception | None = None
             try:
                 self._follow(*sampled)
             except Exception as error:  # ours: it ends the engine, loudly
-                problem = error
-            if len(sampled[0]) >= _MANY:
-                ops.take_cpu_back()
-            self._done.put(problem)
+                self._done.put(error)
+            else:
+                self._done.put(None)
 
     @staticmethod
     def _follow(matchers: Sequence[Matcher], tokens: npt.NDArray[np.int32] | None) -> None:

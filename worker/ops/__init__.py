@@ -18,7 +18,7 @@ from worker.ops.cache import (
     wait_for_units,
 )
 from worker.ops.decoder_step import has_decoder_step, make_decoder_step
-from worker.ops.native import DEFAULT_THREADS, backend, lend_cpu, num_threads, set_num_threads, take_cpu_back
+from worker.ops.native import DEFAULT_THREADS, backend, num_threads, set_num_threads
 from worker.ops.norm import add_rms_norm, rms_norm
 from worker.ops.products import linear, pack_linear, silu_mul
 from worker.ops.sampling import (
@@ -46,7 +46,6 @@ __all__ = [
     "hidden_gather",
     "hidden_write",
     "land",
-    "lend_cpu",
     "linear",
     "make_decoder_step",
     "num_threads",
@@ -57,7 +56,6 @@ __all__ = [
     "rope_kv_write",
     "set_num_threads",
     "silu_mul",
-    "take_cpu_back",
     "takes_addresses",
     "takes_addresses_on",
     "unit_copy",

@@ -50,18 +50,6 @@ def num_threads() -> int:
     return kernels.num_threads() if HAS_KERNELS else torch.get_num_threads()
 
 
-def lend_cpu() -> None:
-    """Another thread is about to compute: where the pool has every CPU, a worker keeps off until take_cpu_back()."""
-    if HAS_KERNELS:
-        kernels.lend_cpu()
-
-
-def take_cpu_back() -> None:
-    """From any thread, once per lend_cpu()."""
-    if HAS_KERNELS:
-        kernels.take_cpu_back()
-
-
 def has_kernel(x: Tensor) -> bool:
     return HAS_KERNELS and (x.is_cpu or (x.is_cuda and kernels.has_cuda))
 

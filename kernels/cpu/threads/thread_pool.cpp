@@ -8,8 +8,6 @@
 //
 // Somebody waits for a worker that lost its CPU in the middle of a task, though, for as long as the operating system
 // lets others run there: milliseconds. After such a loss the caller works alone for as long, at most for kMaxAlone.
-// Where another thread of this process says that it is about to work (lend_cpu), and the pool has every CPU, the last
-// worker keeps out of jobs until it has, asleep: tasks that it began would end only when that thread is done.
 #include "threads/thread_pool.h"
 
 #include <pthread.h>
@@ -76,9 +74,6 @@ class ThreadPool {
 
   int num_threads() const { return num_threads_; }
 
-  void lend_cpu() { num_lent_.fetch_add(1, std::memory_order_relaxed); }
-  void take_cpu_back() { num_lent_.fetch_sub(1, std::memory_order_relaxed); }
-
   void set_num_threads(int n) {
     stop();
     num_threads_ = std::max(1, n);
@@ -88,7 +83,7 @@ class ThreadPool {
     const bool fork = num_threads_ > 1 && num_tasks > 1 && num_tasks < kMaxTasks;
     if (!fork || busy_.exchange(true, std::memory_order_acquire)) return run_alone(num_tasks, body, context);
     const Clock::time_point begin = Clock::now();
-    if (begin < alone_until_ || (num_threads_ == 2 && keeps_out(1))) {
+    if (begin < alone_until_) {
       run_alone(num_tasks, body, context);
     } else {
       start();
@@ -105,19 +100,12 @@ class ThreadPool {
     for (int64_t i = 0; i < num_tasks; ++i) body(context, i);
   }
 
-  bool has_every_cpu() const { return static_cast<size_t>(num_threads_) == cpus_.size(); }
-
-  // worker: from 1.
-  bool keeps_out(int worker) const {
-    return worker == num_threads_ - 1 && num_lent_.load(std::memory_order_relaxed) > 0 && has_every_cpu();
-  }
-
   void start() {
     if (!workers_.empty()) return;
     stopping_.store(false, std::memory_order_relaxed);
     const uint64_t ticket = ticket_.load(std::memory_order_relaxed);
-    for (int i = 1; i < num_threads_; ++i) workers_.emplace_back([this, ticket, i] { work(i, job_of(ticket)); });
-    if (!has_every_cpu()) return;
+    for (int i = 1; i < num_threads_; ++i) workers_.emplace_back([this, ticket] { work(job_of(ticket)); });
+    if (static_cast<size_t>(num_threads_) != cpus_.size()) return;
     for (int i = 1; i < num_threads_; ++i) place(static_cast<size_t>(i) - 1, cpus_[static_cast<size_t>(i)]);
   }
 
@@ -159,7 +147,7 @@ class ThreadPool {
     const uint64_t job = job_of(ticket_.load(std::memory_order_relaxed)) + 1;
     // Sequentially consistent with num_sleeping_: either we see the sleeper or it sees the job.
     ticket_.store(make_ticket(job, num_tasks), std::memory_order_seq_cst);
-    if (num_sleeping_.load(std::memory_order_seq_cst) > (keeps_out(num_threads_ - 1) ? 1 : 0)) {
+    if (num_sleeping_.load(std::memory_order_seq_cst) > 0) {
       std::lock_guard lock(sleep_mutex_);
       wake_.notify_all();
     }
@@ -202,22 +190,21 @@ class ThreadPool {
     if (lost > kLoss && lost > of_tasks) alone_until_ = now + std::min<Clock::duration>(lost, kMaxAlone);
   }
 
-  void work(int worker, uint64_t last_job) {
+  void work(uint64_t last_job) {
     for (;;) {
-      const uint64_t ticket = wait_for_job(worker, last_job);
+      const uint64_t ticket = wait_for_job(last_job);
       if (stopping_.load(std::memory_order_relaxed)) return;
       last_job = job_of(ticket);
       take_tasks(ticket);
     }
   }
 
-  uint64_t wait_for_job(int worker, uint64_t last_job) {
+  uint64_t wait_for_job(uint64_t last_job) {
     const auto has_work = [&] {
-      if (stopping_.load(std::memory_order_relaxed)) return true;
-      return job_of(ticket_.load(std::memory_order_seq_cst)) != last_job && !keeps_out(worker);
+      return job_of(ticket_.load(std::memory_order_seq_cst)) != last_job || stopping_.load(std::memory_order_relaxed);
     };
     const Clock::time_point deadline = Clock::now() + kSpin;
-    while (!has_work() && !keeps_out(worker) && Clock::now() < deadline) {
+    while (!has_work() && Clock::now() < deadline) {
       for (int i = 0; i < 16 && job_of(ticket_.load(std::memory_order_acquire)) == last_job; ++i) pause();
     }
     if (!has_work()) {
@@ -246,7 +233,6 @@ class ThreadPool {
   alignas(64) std::atomic<int64_t> num_done_{0};
 
   alignas(64) std::atomic<int> num_sleeping_{0};
-  std::atomic<int> num_lent_{0};
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
 };
@@ -269,8 +255,6 @@ struct Buffer {
 
 void set_num_threads(int n) { pool().set_num_threads(n); }
 int num_threads() { return pool().num_threads(); }
-void lend_cpu() { pool().lend_cpu(); }
-void take_cpu_back() { pool().take_cpu_back(); }
 
 void run_tasks(int64_t num_tasks, TaskBody body, void* context) { pool().run(num_tasks, body, context); }
 
