@@ -92,7 +92,10 @@ async def _start(engine: EngineClient, on_settled: Callable[[], None]) -> None:
         pass  # engine.death says why, to everyone who asks
     except Exception:
         _log.exception("The engine cannot be started")
-    on_settled()
+    try:
+        on_settled()
+    except Exception:  # nobody waits for this task before the server's end
+        _log.exception("The engine has settled, and what follows has failed")
 
 
 async def drain(app: web.Application) -> None:
