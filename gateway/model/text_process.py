@@ -8,24 +8,19 @@ when it has had nothing to do for a while.
 from __future__ import annotations
 
 import array
-import contextlib
-import ctypes
 import io
 import os
 import select
-import signal
 import struct
 import sys
-from collections.abc import Iterator
 from typing import IO, Protocol
 
-from schedcore.api.time_slice import shorten_time_slice
+from schedcore.api.time_slice import in_short_turns, shorten_time_slice
 
 LENGTH = struct.Struct(">I")
 TOKEN_IDS = "i"
 _IDLE_SECONDS = 60.0  # then its memory is given back
 NICENESS = 17  # a fiftieth of a core that somebody else wants, too; all of one that nobody does
-_TURN_SECONDS = 0.00025  # of computing, before others have theirs
 
 
 class Source(Protocol):
@@ -60,22 +55,6 @@ def _stand_back() -> None:
     shorten_time_slice()
 
 
-@contextlib.contextmanager
-def _in_short_turns() -> Iterator[None]:
-    """What computes inside gives up its core, where somebody waits for it, every quarter of a millisecond.
-
-    Left alone, Linux would do so when its clock ticks: one token in a hundred would come 4 ms late. The library's loop
-    cannot be interrupted from Python, so the handler of a timer's signal is the system call itself.
-    """
-    library = ctypes.CDLL(None)
-    library.signal(signal.SIGALRM, ctypes.cast(library.sched_yield, ctypes.c_void_p))
-    signal.setitimer(signal.ITIMER_REAL, _TURN_SECONDS, _TURN_SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-
 def main() -> int:
     _stand_back()
     from tokenizers import Tokenizer
@@ -87,7 +66,7 @@ def main() -> int:
     backend = Tokenizer.from_str(serialised.decode())
     while select.select([source], [], [], _IDLE_SECONDS)[0] and (text := read_frame(source)) is not None:
         # One by one: a batch would take all cores.
-        with _in_short_turns():
+        with in_short_turns():
             encoding = backend.encode(text.decode("utf-8", "surrogatepass"), add_special_tokens=False)
         write_frame(sink, array.array(TOKEN_IDS, encoding.ids).tobytes())
     return 0

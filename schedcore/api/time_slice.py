@@ -1,19 +1,25 @@
-"""Asks the operating system to let this thread run soon after it wakes, at the price of running briefly.
+"""Who runs soon after it wakes, and who gives up its core often.
 
-Linux 6.12 and later (EEVDF): among threads that compete for a core, one with a shorter slice may interrupt one with a
-longer slice as soon as it wakes; otherwise it waits until the other's slice is over, milliseconds. Its share of the
-processor stays the same. Who passes tokens on sleeps most of the time and needs microseconds when it wakes.
+`shorten_time_slice`, for Linux 6.12 and later (EEVDF): among threads that compete for a core, one with a shorter slice
+may interrupt one with a longer slice as soon as it wakes; otherwise it waits until the other's slice is over,
+milliseconds. Its share of the processor stays the same. Who passes tokens on sleeps most of the time and needs
+microseconds when it wakes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import os
 import platform
+import signal
+from collections.abc import Iterator
 
 _SETATTR = {"x86_64": 314, "aarch64": 274}  # the number of sched_setattr(2), which libc does not wrap everywhere
 _RESET_ON_FORK = 0x01  # a flag of its own here: children and their threads get the usual slice
 _SHORTEST_NS = 100_000  # the kernel takes no less
+_TURN_SECONDS = 0.00025  # of computing, before others have theirs
 
 
 class _Attributes(ctypes.Structure):
@@ -45,4 +51,26 @@ def shorten_time_slice() -> bool:
         nice=os.getpriority(os.PRIO_PROCESS, 0),
         runtime_ns=_SHORTEST_NS,
     )
-    return bool(ctypes.CDLL(None).syscall(number, 0, ctypes.byref(attributes), 0) == 0)
+    return bool(_libc().syscall(number, 0, ctypes.byref(attributes), 0) == 0)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+@contextlib.contextmanager
+def in_short_turns() -> Iterator[None]:
+    """What computes inside gives up its core, where somebody waits for it, every quarter of a millisecond.
+
+    Left alone, Linux would do so when its clock ticks, also in the system's idle class: one token in a hundred would
+    come milliseconds late. A library's loop cannot be interrupted from Python, so the handler of a timer's signal is
+    the system call itself. It ends what waits, too: inside, do not. Main thread only, SIGALRM.
+    """
+    library = _libc()
+    library.signal(signal.SIGALRM, ctypes.cast(library.sched_yield, ctypes.c_void_p))
+    signal.setitimer(signal.ITIMER_REAL, _TURN_SECONDS, _TURN_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)

@@ -1,9 +1,8 @@
 """What one tenant does at its worst: each kind of it as a coroutine that goes on until it is cancelled.
 
 `Neighbour` runs one of them in a process of its own, so that its client does not share the measuring one's loop. The
-process stands back behind the server, so that what is measured is the server's work for it and not the client's own:
-it asks for the idle class of the system's scheduler and, since Linux shares a core among sessions first
-(sched_autogroup_enabled), for a session of its own of the least weight. That may slow it down: it counts its answers.
+process stands back behind the server (`stand_back.py`), so that what is measured is the server's work for it and not
+the client's own. That may slow it down: it counts its answers.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ import contextlib
 import itertools
 import json
 import multiprocessing
-import os
 import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from multiprocessing.context import SpawnContext
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
+
+from bench.lib.load.stand_back import run_behind
 
 UPLOAD_BYTES = 16 << 20
 SESSIONS_PER_SECOND = 100.0
@@ -190,11 +189,7 @@ async def _attack(name: str, url: str, key: str, vocab_size: int, shared: _Share
 
 
 def _run(name: str, url: str, key: str, vocab_size: int, shared: _Shared) -> None:
-    os.setsid()
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    with contextlib.suppress(OSError):  # there are systems without
-        Path("/proc/self/autogroup").write_text("19")  # a niceness
-    asyncio.run(_attack(name, url, key, vocab_size, shared))
+    run_behind(_attack(name, url, key, vocab_size, shared))
 
 
 @dataclass(frozen=True, slots=True)

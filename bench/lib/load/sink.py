@@ -1,7 +1,7 @@
 """Where a client's uploads can be sent to nobody: a server that takes bodies at a rate and throws them away.
 
 What a machine and a client's own process do while somebody uploads is there without it, and is measured with this one
-in the server's place. The bytes are discarded by the kernel (MSG_TRUNC: Linux), in a process of the idle class that
+in the server's place. The bytes are discarded by the kernel (MSG_TRUNC: Linux), in a process that stands back and
 wakes as often as it has pieces to take.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import socket
 import threading
 import time
 from types import TracebackType
 from typing import Self
+
+from bench.lib.load.stand_back import stand_back
 
 PIECE_BYTES = 65536
 ANSWER = b'{"id": "nobody"}'
@@ -65,7 +66,7 @@ def _serve(connection: socket.socket, rate: _Rate) -> None:
 
 
 def _run(listener: socket.socket, bytes_per_second: float) -> None:
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    stand_back()
     rate = _Rate(bytes_per_second)
     while True:
         connection, _ = listener.accept()

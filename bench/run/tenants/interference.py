@@ -9,7 +9,7 @@ small batch of hers is timed afterwards. Bob does X (`bench/lib/load/bad_neighbo
 nothing.
 Both arms of a cell take turns, the first arm changing from round to round, on one server. A figure is of all rounds'
 gaps together; the interval is of 90 %, over rounds drawn again with replacement. Bob's client runs on the server's
-cores, but in the system's idle class, so that the figures are of what the server does for him; his answers per second
+cores, but stands back in short turns, so that the figures are of what the server does for him; his answers per second
 (and refusals) say how hard he was at it. In the cell "nothing" both arms are calm: its interval is what the machine
 does by itself. In the cell "uploads" the calm arm has the same client, too, that sends its bytes at the server's rate
 to a process which throws them away (`bench/lib/load/sink.py`): what the machine feels of copying them is no work of the
