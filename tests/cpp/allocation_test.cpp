@@ -157,6 +157,20 @@ TEST(allocation, preemption_allocates_nothing) {
   }
 }
 
+// Knapsack with both kinds, b/r solver, starving turns and learnt step times at once; memory for half of them. Sessions
+// on disk are not among it: each block that is stored there is a new entry of an index.
+TEST(allocation, all_decisions_at_once_allocate_nothing) {
+  SchedulerConfig config = small_config("hocket");
+  config.num_units = 4 * 100;
+  config.hidden_units_per_group = 1;
+  config.enable_partial_caching = true;
+  config.refine_latency = true;
+  config.max_wait_ms = 500;
+  config.starving_turn_ms = 100;
+  config.max_decode_step_ms = 0;
+  for (const int32_t num_live : {40, 64, 150}) expect_no_allocation_in_steps(config, num_live, false);
+}
+
 // Prompts that share prefixes come, pend, are computed and leave, in a cache too small for them.
 TEST(allocation, the_prefix_cache_allocates_nothing_while_its_salt_lives) {
   constexpr int32_t kBlockSize = 2;

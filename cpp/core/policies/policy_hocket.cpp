@@ -183,10 +183,10 @@ class HocketPolicy final : public Policy {
     num_admissible_ = Residency::kEverybody;
     waiting_.clear();
     arrivals_.clear();
+    reserve(snapshot.running.size() + snapshot.waiting.size());
     if (const Slot starving = starving_offline(config_, snapshot); starving != kNone) waiting_.push_back(starving);
     const auto online = waiting_online(snapshot);
     waiting_.insert(waiting_.end(), online.begin(), online.end());
-    reserve_for_waiting();
     if (config_.enable_partial_caching) limit_admissions(snapshot, composition);
     const std::span<const Slot> offered = those_with_rows(snapshot);
     int64_t num_wanted = snapshot.memory.num_promised_units();
@@ -206,13 +206,15 @@ class HocketPolicy final : public Policy {
     solve(snapshot, offered, composition);
   }
 
-  // How many of those who wait a step weighs differs from step to step, and no step but one with more may allocate.
-  void reserve_for_waiting() {
-    const size_t num_waiting = waiting_.capacity();
-    arrivals_.reserve(num_waiting);
-    offered_.reserve(num_waiting);
-    prompts_.reserve(config_.max_num_seqs + num_waiting);
-    order_.reserve(prompts_.capacity());
+  // For all live requests, running ones apart: how many a step weighs differs from step to step, and no step but one
+  // with more of them may allocate.
+  void reserve(size_t num_live) {
+    if (num_live <= waiting_.capacity()) return;
+    const size_t n = std::max(num_live, 2 * waiting_.capacity());
+    for (auto* slots : {&waiting_, &offered_}) slots->reserve(n);
+    for (auto* prompts : {&arrivals_, &prompts_}) prompts->reserve(n + 1);  // one more is squeezed in
+    order_.reserve(n + 1);
+    starving_.reserve(n);
   }
 
   // That no online request holds; offline ones give theirs up.
@@ -244,7 +246,6 @@ class HocketPolicy final : public Policy {
     const auto num_online = static_cast<float>(decoding_.size() + prompts_.size());
     residents_.begin(snapshot);
     starving_.clear();
-    starving_.reserve(decoding_.size() + prompts_.size() + offered.size());
     sum_of_rates_ = 0.0F;
     for (const Slot slot : decoding_) sum_of_rates_ += rate(snapshot, slot);
     for (const Prompt& p : prompts_) sum_of_rates_ += rate(snapshot, p.slot);

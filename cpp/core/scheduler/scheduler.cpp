@@ -30,6 +30,12 @@ Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
   const auto num_changes = static_cast<size_t>(std::min(config.num_units, 1 << 16));  // of block tables in one step
   state_.plan.table.index.reserve(num_changes);
   state_.plan.table.unit.reserve(num_changes);
+  if (config.has_forms()) {
+    FormPlan& forms = state_.plan.forms;
+    forms.projections.reserve(num_changes);
+    for (auto* units : {&forms.projected_units, &forms.copy_slots}) units->reserve(num_changes);
+    forms.recomputed_layers.reserve(config.max_num_seqs);
+  }
   state_.tiers.reserve(&state_.plan.moves);
 }
 

@@ -59,6 +59,15 @@ int32_t knapsack_hidden_units(int32_t kv_units, double hidden_ratio, int32_t blo
   return static_cast<int32_t>(std::ceil(hidden_ratio * kv_units - 1e-9));
 }
 
+void Knapsack::reserve(size_t n) {
+  for (auto* array : {&hidden_gain_, &upgrade_gain_, &kv_gain_}) array->reserve(n);
+  for (auto* array : {&start_, &choices_, &first_choice_}) array->reserve(n);
+  for (auto* array : {&first_key_, &first_units_, &upgrade_key_, &upgrade_units_}) array->reserve(n);
+  for (auto* array : {&entries_, &below_}) array->reserve(2 * n);
+  starving_.reserve(n);
+  marks_.reserve(n + 7);
+}
+
 KnapsackResult Knapsack::solve(const KnapsackCandidates& candidates, int64_t capacity) {
   candidates_ = candidates;
   capacity_ = capacity;
@@ -115,7 +124,6 @@ bool Knapsack::place_everything() {
 void Knapsack::place_starving() {
   const KnapsackCandidates& c = candidates_;
   starving_.clear();
-  starving_.reserve(c.flags.size());
   for (uint32_t i = 0; i < c.flags.size(); ++i) {
     if (c.flags[i] & KnapsackCandidates::kMustSchedule) starving_.push_back(i);
   }
@@ -155,8 +163,6 @@ void Knapsack::build_steps() {
   const size_t n = candidates_.kv_units.size();
   for (auto* array : {&first_key_, &first_units_, &upgrade_key_, &upgrade_units_}) array->resize(n);
   first_choice_.resize(n);
-  entries_.reserve(2 * n);
-  below_.reserve(2 * n);
   const int32_t* kv_units = candidates_.kv_units.data();
   const int32_t* hidden_units = candidates_.hidden_units.data();
   const float* hidden_gain = hidden_gain_.data();

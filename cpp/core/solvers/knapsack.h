@@ -66,6 +66,9 @@ class Knapsack {
 
   void set_hidden_seconds_per_unit(double seconds) { options_.hidden_seconds_per_unit = seconds; }
 
+  // No solve() of at most n candidates allocates afterwards.
+  void reserve(size_t n);
+
   // REQUIRES: the five arrays have one length, num_delayed is 0 or no less; capacity >= 0.
   KnapsackResult solve(const KnapsackCandidates& candidates, int64_t capacity);
 

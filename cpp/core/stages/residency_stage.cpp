@@ -63,6 +63,9 @@ int32_t max_running(const Snapshot& snapshot, const BatchFeatures& decodes, std:
 ResidencyStage::Answer ResidencyStage::weigh(const SchedulerConfig& config, const Snapshot& snapshot,
                                              const Residents& residents, std::span<const uint8_t> choices,
                                              int64_t num_free_units, double max_seconds) {
+  lengths_.reserve(residents.capacity());
+  slack_seconds_.reserve(residents.capacity());
+  offered_.reserve(residents.capacity());
   lengths_.clear();
   slack_seconds_.clear();
   max_context_ = 0.0;

@@ -11,7 +11,7 @@
 // Tokens that requests share are attended to, never recomputed, and take no memory. Where the host has copies, an
 // uncached token is recomputed through as many layers as loading the others takes.
 //
-// Thread safety: none. No allocation once as many candidates have been seen.
+// Thread safety: none. No allocation once as many live requests have been seen.
 #pragma once
 
 #include <span>

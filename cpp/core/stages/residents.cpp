@@ -57,6 +57,18 @@ void Residents::begin(const Snapshot& snapshot) {
   for (auto* units : {&kv_units_, &hidden_units_}) units->clear();
   slots_.clear();
   flags_.clear();
+  reserve(snapshot.running.size() + snapshot.waiting.size());
+}
+
+// For all live requests: how many of them are candidates differs from step to step.
+void Residents::reserve(size_t num_live) {
+  if (num_live <= slots_.capacity()) return;
+  const size_t n = std::max(num_live, 2 * slots_.capacity());
+  for (auto* floats : {&pending_, &keep_}) floats->reserve(n);
+  for (auto* units : {&kv_units_, &hidden_units_}) units->reserve(n);
+  slots_.reserve(n);
+  flags_.reserve(n);
+  knapsack_.reserve(n);
 }
 
 void Residents::add(const Snapshot& snapshot, Slot slot, float value, float keep, uint8_t flags) {

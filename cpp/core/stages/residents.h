@@ -4,7 +4,7 @@
 // that were cached when it was admitted, or when it began to wait, and those that it is left without. One that starves
 // is counted whole: what it would find cached may be gone by now, and is taken from what is available if it is not.
 //
-// Thread safety: none. No allocation once as many candidates have been seen.
+// Thread safety: none. No allocation once as many live requests have been seen.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +45,7 @@ class Residents {
   KnapsackResult solve(int64_t capacity, int32_t num_delayed = 0);
 
   size_t size() const { return slots_.size(); }
+  size_t capacity() const { return slots_.capacity(); }  // for arrays beside these
   Slot slot(size_t i) const { return slots_[i]; }
   float value(size_t i) const { return pending_[i]; }
   float density(size_t i) const { return pending_[i] / static_cast<float>(kv_units_[i]); }
@@ -57,6 +58,8 @@ class Residents {
   }
 
  private:
+  void reserve(size_t num_live);
+
   const SchedulerConfig config_;
   Knapsack knapsack_;
   std::vector<Slot> slots_;
