@@ -64,6 +64,15 @@ std::vector<int> usable_cpus() {
   return cpus;
 }
 
+// A thread of batch class takes no core from others when it wakes. A worker wakes in every step, on the core where
+// somebody else may be passing on tokens: they would wait for the whole step.
+void stand_behind_others() {
+#if defined(SCHED_BATCH)
+  const sched_param none{};
+  sched_setscheduler(0, SCHED_BATCH, &none);  // of this thread; a wish
+#endif
+}
+
 class ThreadPool {
  public:
   ThreadPool() : cpus_(usable_cpus()) {
@@ -191,6 +200,7 @@ class ThreadPool {
   }
 
   void work(uint64_t last_job) {
+    stand_behind_others();
     for (;;) {
       const uint64_t ticket = wait_for_job(last_job);
       if (stopping_.load(std::memory_order_relaxed)) return;
