@@ -7,6 +7,7 @@ import math
 import mmap
 import os
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -70,26 +71,59 @@ def map_huge_pages(num_bytes: int) -> mmap.mmap:
 
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
-_LOWEST_PRIORITY = 19
+_BUSY_SHARE = 0.1  # of a core, that the process's other threads use
+_WINDOW_SECONDS = 0.1
+_LONGEST_REST_SECONDS = 1.0
+
+
+class IdleTime:
+    """Of this process but for the thread that asks."""
+
+    def __init__(self) -> None:
+        self._mark()
+
+    def wait(self) -> None:
+        """Returns at once if the others have hardly run since the last call, else when they no longer do, or after a
+        second: whoever asks gets on a little in any case."""
+        until = time.monotonic() + _LONGEST_REST_SECONDS
+        while self._is_busy() and time.monotonic() < until:
+            self._mark()
+            time.sleep(_WINDOW_SECONDS)
+        self._mark()
+
+    def _is_busy(self) -> bool:
+        return self._others_seconds() - self._used > _BUSY_SHARE * (time.monotonic() - self._since)
+
+    def _mark(self) -> None:
+        self._since, self._used = time.monotonic(), self._others_seconds()
+
+    @staticmethod
+    def _others_seconds() -> float:
+        return time.process_time() - time.thread_time()
 
 
 def make_resident(tensor: Tensor) -> threading.Thread:
-    """Has the system back all of the tensor's memory, from its start on, in a thread of the lowest priority.
+    """Has the system back all of the tensor's memory, from its start on, in a thread that lets all others go first.
 
     The first write to a page waits for the system to find and clear memory; in a virtual machine whose host does so
     on demand, 2.4 ms per MiB were measured, a fifth of a decode step of many requests. Content stays as it is. The
     thread ends at once where the system cannot do this.
+
+    No priority is low enough beside steps: the system clears a huge page, 4 ms, before anybody else has the core, and
+    a kernel's other thread waits (docs/log/2026-11-23-long-gaps.md). So it goes on while the process is idle.
     """
     begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
 
     def populate() -> None:
-        with suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)  # of this thread, on Linux
+        with suppress(OSError, AttributeError):  # of this thread, on Linux
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         madvise = ctypes.CDLL(None).madvise  # releases the interpreter lock
+        idle = IdleTime()
         for address in range(begin // mmap.PAGESIZE * mmap.PAGESIZE, end, _HUGE_PAGE):
             size = min(_HUGE_PAGE, end - address)
             if madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE) != 0:
                 return
+            idle.wait()
 
     thread = threading.Thread(target=populate, name="populate", daemon=True)
     thread.start()

@@ -6,13 +6,15 @@ import platform
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
-from worker.batch.host_memory import HugePageMemory, make_resident, map_huge_pages
+from worker.batch.host_memory import HugePageMemory, IdleTime, make_resident, map_huge_pages
 
 ROOT = Path(__file__).resolve().parents[3]
 FAULTS = """
@@ -79,3 +81,29 @@ def test_memory_becomes_resident_and_keeps_its_content() -> None:
     make_resident(tensor[1:]).join()
     assert psutil.Process().memory_info().rss - before > num_bytes // 2
     assert tensor.sum() == 7
+
+
+def test_who_waits_for_idle_time_lets_other_threads_go_first() -> None:
+    idle, is_over = IdleTime(), threading.Event()
+
+    def compute() -> None:
+        while not is_over.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        while time.process_time() - time.thread_time() < 0.01:
+            time.sleep(0.01)
+        begin = time.monotonic()
+        idle.wait()
+        assert time.monotonic() - begin >= 0.1
+    finally:
+        is_over.set()
+        thread.join()
+    waits = []
+    for _ in range(5):
+        begin = time.monotonic()
+        idle.wait()
+        waits.append(time.monotonic() - begin)
+    assert min(waits) < 0.1
