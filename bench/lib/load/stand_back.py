@@ -11,7 +11,6 @@ import contextlib
 import os
 import selectors
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 from schedcore.api.time_slice import in_short_turns
@@ -41,9 +40,6 @@ class _Selector(selectors.DefaultSelector):
 def stand_back() -> None:
     """Of a whole process: the idle class, and a session of its own of the least weight, as Linux shares a core among
     sessions first."""
-    os.setsid()
-    with contextlib.suppress(OSError):  # there are systems without
-        Path("/proc/self/autogroup").write_text(str(NICENESS))
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 

@@ -52,7 +52,7 @@ class ServerProcess:
         start = time.perf_counter()
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", self.command], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                ["/bin/sh", "-c", self.command], stdout=output, stderr=subprocess.STDOUT, process_group=0
             )
         try:
             self._wait_until_healthy(start + self._timeout_seconds)
