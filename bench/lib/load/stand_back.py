@@ -1,7 +1,7 @@
 """How a bench's other client stands behind the server that it shares cores with: what is felt is the server's work.
 
 The system's idle class alone would not do: what runs in it keeps its core until the clock ticks, 4 ms at a time. Nor
-would niceness: who wakes up often is let in often (docs/log/2026-11-22-interference.md).
+would niceness: who wakes up often is let in often (docs/log/2026-11-23-long-gaps.md).
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 from schedcore.api.time_slice import in_short_turns
-
-NICENESS = 19
 
 
 class _Selector(selectors.DefaultSelector):
@@ -38,8 +36,8 @@ class _Selector(selectors.DefaultSelector):
 
 
 def stand_back() -> None:
-    """Of a whole process: the idle class, and a session of its own of the least weight, as Linux shares a core among
-    sessions first."""
+    """Of a whole process. It must share a session with the server: Linux shares a core among sessions first, and does
+    not ask them of which class what runs in them is."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 

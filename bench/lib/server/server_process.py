@@ -51,6 +51,7 @@ class ServerProcess:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         start = time.perf_counter()
         with self._log.open("wb") as output:
+            # In this session: stand_back.py.
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", self.command], stdout=output, stderr=subprocess.STDOUT, process_group=0
             )

@@ -206,8 +206,8 @@ class HocketPolicy final : public Policy {
     solve(snapshot, offered, composition);
   }
 
-  // For all live requests, running ones apart: how many a step weighs differs from step to step, and no step but one
-  // with more of them may allocate.
+  // For all live requests: how many of them a step weighs differs from step to step, and no step but one with more live
+  // ones may allocate.
   void reserve(size_t num_live) {
     if (num_live <= waiting_.capacity()) return;
     const size_t n = std::max(num_live, 2 * waiting_.capacity());
