@@ -42,7 +42,7 @@ import openai
 
 from bench.lib import contestants, results
 from bench.lib.load.bad_neighbour import ATTACKS, Answers, Neighbour
-from bench.lib.load.http_stream import HttpStream
+from bench.lib.load.patient_reader import PatientReader
 from bench.lib.load.sink import Sink
 from bench.lib.load.workload import fitted_workload
 from bench.lib.server.offline_batch import SharedDocuments
@@ -182,15 +182,14 @@ class Matrix:
 
     async def _reader(self, arm: Arm, ends_at: float) -> None:
         while time.perf_counter() < ends_at:
-            stream = await HttpStream.connect(self._server.base_url, {"Authorization": f"Bearer {ALICE}"})
+            stream = PatientReader(self._server.base_url, {"Authorization": f"Bearer {ALICE}"})
             body = {
                 "prompt": self._random.choices(range(10, self._vocab_size), k=self._args.prompt_len),
                 "max_tokens": self._args.output_len,
                 "ignore_eos": True,
                 "stream": True,
             }
-            start = time.perf_counter()
-            response = await stream.request("POST", "/v1/completions", json.dumps(body).encode())
+            start, response = await stream.request("POST", "/v1/completions", json.dumps(body).encode())
             stream.close()
             if response.status != 200:
                 raise RuntimeError(f"alice is refused: {response.status} {response.body()!r}")
