@@ -14,7 +14,8 @@ cores, but stands back in short turns, so that the figures are of what the serve
 does by itself. In the cell "uploads" the calm arm has the same client, too, that sends its bytes at the server's rate
 to a process which throws them away (`bench/lib/load/sink.py`): what the machine feels of copying them is no work of the
 server's. The cell "sending" is that against nothing. With more --streams than one, Alice's prompts are in her own gaps,
-as often as the streams fall out of step.
+as often as the streams fall out of step. Alice's client looks seldom and takes its times from the kernel
+(`bench/lib/load/patient_reader.py`), so this must run on Linux and with CAP_NET_RAW.
 
 Acceptance: no X moves the ITL p99 by more than 10 % nor the TTFT p99 by more than 2 x. Exit status 1 if one does.
 """
@@ -42,7 +43,7 @@ import openai
 
 from bench.lib import contestants, results
 from bench.lib.load.bad_neighbour import ATTACKS, Answers, Neighbour
-from bench.lib.load.patient_reader import PatientReader
+from bench.lib.load.patient_reader import PatientReader, is_possible
 from bench.lib.load.sink import Sink
 from bench.lib.load.workload import fitted_workload
 from bench.lib.server.offline_batch import SharedDocuments
@@ -226,6 +227,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     contestants.prepare_process()
     args = parse_arguments()
+    if not is_possible():
+        sys.exit("the packets' times of arrival cannot be read: run this on Linux, as root or with CAP_NET_RAW")
     contestants.RESULTS.mkdir(parents=True, exist_ok=True)
     folder = contestants.model_folder(args.model)
     vocab_size = fitted_workload(folder, 64, 64).vocab_size
