@@ -234,7 +234,7 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
             ax.axis("off")
         axes.flat[0].legend(fontsize=7)
         figure.suptitle(title, fontsize=8)
-        figure.savefig(path, dpi=120)
+        figure.savefig(path, dpi=110)
         plt.close(figure)
 
 
