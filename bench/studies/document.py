@@ -219,6 +219,7 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from PIL import Image
 
     num_columns = min(3, len(panels))
     num_rows = -(-len(panels) // num_columns)
@@ -236,6 +237,8 @@ def draw(panels: Sequence[Panel], path: Path, title: str) -> None:
         figure.suptitle(title, fontsize=8)
         figure.savefig(path, dpi=110)
         plt.close(figure)
+    with Image.open(path) as drawn:  # lines need few colours: a third of the bytes
+        drawn.convert("RGB").quantize(128).save(path, optimize=True)
 
 
 def draw_lines(ax: Any, panel: Panel) -> None:
