@@ -197,8 +197,9 @@ def plain(cell: Cell) -> Any:
 
 def command_line() -> str:
     script, *arguments = sys.argv
-    name = Path(script).stem
-    return shlex.join(["python", "-m", f"bench.studies.{name}", *arguments])
+    spec = sys.modules["__main__"].__spec__  # none where it was not run with -m
+    name = spec.name if spec else f"bench.studies.{Path(script).stem}"
+    return shlex.join(["python", "-m", name, *arguments])
 
 
 def commit() -> str:
