@@ -27,7 +27,7 @@ from bench.lib.vllm_contestants import add_vllm_options, vllm_contestants
 from bench.run.goodput import WARM_UP_SECONDS, Measurement, Meter
 
 HEADER = ("server", "req/s", "both %", "TTFT %", "ITL %", "goodput/s", "TTFT p50", "p99", "ITL p50", "p99", "refused")
-SHOWN = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+SHOWN = (0, 1, 2, 6, 7, 8, 9, 10)
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -73,7 +73,8 @@ def describe(document: Document, arguments: argparse.Namespace) -> str:
         f"`{document.command}`, {document.date}, commit {document.commit}, {machine.cpu}, {machine.num_cores} cores, "
         f"model {document.model}, {arguments.dtype}. Poisson arrivals for {arguments.seconds:g} s, "
         f"{arguments.input_len} tokens in, {arguments.output_len} out; targets TTFT {targets.ttft_ms:g} ms, P99 ITL "
-        f"{targets.itl_ms:g} ms. Milliseconds. A request that was refused has attained nothing.",
+        f"{targets.itl_ms:g} ms. Milliseconds. A request that was refused has attained nothing. "
+        f"All columns: {arguments.name}.csv.",
         "",
         render_part(HEADER, rows(document), SHOWN),
         "",
