@@ -25,7 +25,7 @@ import uvloop
 from bench.lib.load.session_load import Habits, Scales, Turn, conversations, mean_context, run_users
 from bench.lib.model.random_model import ensure_checkpoint
 from bench.lib.results import commit, now, this_machine
-from bench.lib.table import render, wrapped
+from bench.lib.table import render, render_part, wrapped, write_csv
 from bench.run.advisories import bytes_per_token
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,6 +39,7 @@ HEADER = (
     "routing", "follow-ups", "TTFT p50 ms", "p90", "p99", "longest", "ms/token of answer", "tokens/s", "from cache %",
     "moved MiB", "busiest node over mean",
 )  # fmt: skip
+SHOWN = (0, 2, 3, 4, 5, 7, 8, 10)  # on the page; all of them in its CSV file
 GATEWAY = ("--no-access-log", "--max-advisories-per-second", "1000", "--max-advisory-bytes-per-second", "64M")
 NAMES = ("a", "b", "c")
 
@@ -117,7 +118,7 @@ def document(args: argparse.Namespace, table: str, memory: int, scales: Scales) 
         f"{scales.max_tokens} tokens; pauses: Mooncake's x {scales.time:g}. Each engine has {memory / 2**20:.1f} MiB "
         "on the device and as much in the host; the live conversations are about twice that. Follow-up turns only, "
         "tokens per second of all turns. Nodes pull blocks from each other under every routing.\n\n"
-        f"{table}\n\n![TTFT of follow-up turns](fleet_live.png)\n"
+        f"{table}\n\nAll columns: [fleet_live.csv](fleet_live.csv).\n\n![TTFT of follow-up turns](fleet_live.png)\n"
     )
 
 
@@ -145,11 +146,13 @@ def main() -> int:
         for name in chosen if number % 2 == 0 else reversed(chosen):
             found[name].append(measure(args, name, memory, scales, vocab_size))
             print(f"round {number + 1}: {', '.join(row(name, found[name][-1:], args.seconds))}", flush=True)
-    table = render(HEADER, [row(name, parts, args.seconds) for name, parts in found.items()])
-    print(table)
+    rows = [row(name, parts, args.seconds) for name, parts in found.items()]
+    print(render(HEADER, rows))
     if args.output is not None:
         args.output.mkdir(parents=True, exist_ok=True)
-        (args.output / "fleet_live.md").write_text(document(args, table, memory, scales), encoding="utf-8")
+        page = document(args, render_part(HEADER, rows, SHOWN), memory, scales)
+        (args.output / "fleet_live.md").write_text(page, encoding="utf-8")
+        write_csv(args.output / "fleet_live.csv", HEADER, rows)
         draw(found, args.output / "fleet_live.png")
     return 0
 
