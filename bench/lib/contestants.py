@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shlex
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.lib import results
 from bench.lib.model.random_model import SHAPES, ensure_checkpoint
-from bench.lib.server.server_process import ServerProcess
+from bench.lib.server.server_process import ServerProcess, end_with_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
@@ -72,6 +71,5 @@ def prepare_process() -> None:
     """Signals end the servers too; the client runs when it wakes, so that no server's latency is the client's."""
     from schedcore.api.time_slice import shorten_time_slice
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell start with it ignored
+    end_with_signals()
     shorten_time_slice()

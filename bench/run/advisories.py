@@ -25,7 +25,7 @@ import uvloop
 
 from bench.lib.load.session_load import Habits, Scales, Turn, conversations, mean_context, run_users
 from bench.lib.results import commit, now, this_machine
-from bench.lib.server.server_process import ServerFailedError, ServerProcess
+from bench.lib.server.server_process import ServerFailedError, ServerProcess, end_with_signals
 from bench.lib.table import render, wrapped
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -189,6 +189,7 @@ def main() -> int:
     parser.add_argument("--serve", default="", help="further options of hocket serve")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", metavar="DIR")
     args = parser.parse_args()
+    end_with_signals()
     scales = Scales(args.length_scale, args.time_scale)
     per_token = bytes_per_token(Path(args.model))
     live = int(args.users * mean_context(conversations(scales)) * per_token)

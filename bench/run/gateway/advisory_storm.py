@@ -43,7 +43,7 @@ import uvloop
 from bench.lib.load.http_stream import HttpStream
 from bench.lib.load.storm_load import Storm, blow, sink
 from bench.lib.server.cpu_use import read_cpu_use
-from bench.lib.server.server_process import ServerProcess
+from bench.lib.server.server_process import ServerProcess, end_with_signals
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -251,6 +251,7 @@ def main() -> None:
     storm.add_argument("--warm-up", type=float, default=3.0, help="seconds of storm before it counts")
     parser.set_defaults(null_step_ms=None)
     args = parser.parse_args()
+    end_with_signals()
     shorten_time_slice()  # or the streams' times would be those at which the server has nothing else to do
     print(measure_cost(args) if args.mode == "cost" else measure_storm(args))
 

@@ -31,7 +31,7 @@ from bench.lib.json_schemas.long_answer import LONG_ANSWER
 from bench.lib.load.load_client import CHAT, LoadClient
 from bench.lib.model.random_model import SHAPES, ensure_checkpoint
 from bench.lib.server.cpu_use import read_cpu_use
-from bench.lib.server.server_process import ServerProcess
+from bench.lib.server.server_process import ServerProcess, end_with_signals
 from bench.lib.table import render
 from schedcore.api.model_path import resolve_model
 
@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=200, help="of each answer")
     args = parser.parse_args()
+    end_with_signals()
     rows = []
     for name in args.models:
         shape = name.removeprefix("random-")

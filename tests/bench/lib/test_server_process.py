@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import pytest
 from bench.lib.server.cpu_use import read_cpu_use
 from bench.lib.server.server_process import ServerFailedError, ServerProcess, is_healthy
 
-HEALTH_PROCESS = Path(__file__).resolve().parents[2] / "fakes" / "health_process.py"
+ROOT = Path(__file__).resolve().parents[3]
+HEALTH_PROCESS = ROOT / "tests" / "fakes" / "health_process.py"
 COMMAND = f"GREETING={{model}} {shlex.quote(sys.executable)} {shlex.quote(str(HEALTH_PROCESS))} {{port}}"
 
 
@@ -27,6 +30,26 @@ def test_server_is_healthy_inside_and_gone_outside(tmp_path: Path) -> None:
     assert not is_healthy(server.base_url)
     assert not any(process.is_running() for process in family)
     assert "warming up" in (tmp_path / "log").read_text()
+
+
+def test_a_bench_that_is_told_to_end_leaves_no_server(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from bench.lib.server.server_process import ServerProcess, end_with_signals
+end_with_signals()
+with ServerProcess("fake", {COMMAND!r}, "", Path({str(tmp_path / "log")!r})) as server:
+    print(server.base_url, flush=True)
+    input()
+"""
+    pipe = subprocess.PIPE
+    bench = subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
+    assert bench.stdout is not None
+    url = bench.stdout.readline().strip()
+    assert is_healthy(url)
+    bench.terminate()
+    bench.communicate()
+    assert bench.returncode == 128 + signal.SIGTERM
+    assert not is_healthy(url)
 
 
 def test_cpu_time_of_the_server_is_not_noise(tmp_path: Path) -> None:
