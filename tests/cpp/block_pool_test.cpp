@@ -28,7 +28,7 @@ TEST(block_pool, units_that_make_no_whole_block_stay_free) {
   CHECK(pool.allocate() != kNone);
   CHECK(pool.allocate() != kNone);
   CHECK_EQ(pool.allocate(), kNone);
-  CHECK_EQ(pool.unit_pool().num_free(), 3);
+  CHECK_EQ(pool.num_free_units(), 3);
   pool.check_invariants();
 }
 
@@ -37,7 +37,7 @@ TEST(block_pool, a_released_block_gives_its_units_back) {
   const BlockId block = pool.allocate();
   pool.release(block);
   CHECK_EQ(pool.num_free(), 2);
-  CHECK_EQ(pool.unit_pool().num_free(), 8);
+  CHECK_EQ(pool.num_free_units(), 8);
   CHECK_THROWS(pool.release(block), CoreError);
   pool.check_invariants();
 }
@@ -75,6 +75,22 @@ TEST(block_pool, what_is_too_little_for_one_kind_may_do_for_the_other) {
   CHECK(pool.allocate() != kNone);
   CHECK_EQ(pool.allocate(), kNone);
   CHECK(pool.allocate(CacheKind::kHidden) != kNone);
+  pool.check_invariants();
+}
+
+TEST(block_pool, units_that_a_released_block_keeps_serve_another_kind_when_no_others_do) {
+  BlockPool pool(8, 4, 1);
+  const BlockId first = pool.allocate();
+  const BlockId second = pool.allocate();
+  pool.release(first);
+  CHECK_EQ(pool.num_free_units(), 4);
+  for (int i = 0; i < 4; ++i) CHECK(pool.allocate(CacheKind::kHidden) != kNone);
+  CHECK_EQ(pool.allocate(CacheKind::kHidden), kNone);
+  CHECK_EQ(pool.num_free_units(), 0);
+  pool.check_invariants();
+  pool.release(second);
+  CHECK_EQ(pool.num_free(), 1);
+  CHECK_EQ(pool.allocate(), second);
   pool.check_invariants();
 }
 

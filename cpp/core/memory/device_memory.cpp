@@ -257,9 +257,9 @@ void DeviceMemory::check_invariants(std::span<const Row> rows, std::span<const A
   }
   PrefixCacheCheck(cache_).run(pins);
   HOCKET_CHECK(total_promised == total_promised_, "promises differ from the rows'");
-  HOCKET_CHECK(pool_.num_free_units() + total_owned + cache_.num_blocks() * pool_.units_per_block() ==
-                   pool_.unit_pool().num_units(),
-               "free + owned + cached units differ from the total");
+  HOCKET_CHECK(
+      pool_.num_free_units() + total_owned + cache_.num_blocks() * pool_.units_per_block() == pool_.num_units(),
+      "free + owned + cached units differ from the total");
 }
 
 }  // namespace hocket

@@ -369,8 +369,8 @@ SchedulerStats Scheduler::stats() const {
   for (const Slot slot : state_.waiting) ++stats.num_waiting[state_.requests.request_class[slot]];
   for (const Slot slot : restores_.restoring()) ++stats.num_waiting[state_.requests.request_class[slot]];
   const BlockPool& pool = state_.memory.pool();
-  stats.num_units = pool.unit_pool().num_units();
-  stats.num_free_units = pool.unit_pool().num_free();
+  stats.num_units = pool.num_units();
+  stats.num_free_units = pool.num_free_units();
   stats.num_cached_units = int64_t{state_.memory.cache().num_evictable_blocks()} * pool.units_per_block();
   forms_.count(&stats);
   stats.residency = composition_.residency;
