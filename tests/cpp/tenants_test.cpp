@@ -2,6 +2,8 @@
 
 #include "requests/tenants.h"
 
+#include <cmath>
+
 #include "testing.h"
 
 namespace hocket {
@@ -73,6 +75,48 @@ TEST(tenants, time_away_is_no_credit) {
   world.tenants.on_served(a, 50 * kHalving, 0);
   const Slot b = world.add("b");
   CHECK_EQ(world.weight(a), world.weight(b));
+}
+
+// Whoever has few requests at a time has none for moments, and would wait for a halving after each of them.
+TEST(tenants, time_away_takes_no_credit) {
+  World world;
+  const Slot a = world.add("a"), first = world.add("b");
+  world.tenants.on_served(a, kHalving / 2, 0);
+  world.end(first);
+  world.tenants.on_served(a, 50 * kHalving, 0);
+  const Slot second = world.add("b");
+  CHECK_EQ(world.weight(second), std::exp2(0.25F));
+  CHECK_EQ(world.weight(a), std::exp2(-0.25F));
+}
+
+TEST(tenants, what_is_kept_for_who_is_away_is_bounded) {
+  World world;
+  const Slot a = world.add("a"), first = world.add("b");
+  world.tenants.on_served(a, 50 * kHalving, 0);
+  world.end(first);
+  const Slot second = world.add("b");
+  CHECK_EQ(world.weight(second), std::exp2(Tenants::kMostCredit / (2.0F * kHalving)));
+}
+
+// Alice always has requests, Bob sixteen and then a moment none; each step serves the one that goes first.
+TEST(tenants, who_is_away_for_moments_is_served_as_much) {
+  World world;
+  const Slot alice = world.add("a");
+  int64_t num_alice = 0, num_bob = 0;
+  for (int i = 0; i < 100; ++i) {
+    const Slot bob = world.add("b");
+    for (int j = 0; j < 16;) {
+      world.tenants.begin_step();
+      const bool is_bobs = world.tenants.lead(bob) < world.tenants.lead(alice);
+      world.tenants.on_served(is_bobs ? bob : alice, 800, 0);
+      (is_bobs ? num_bob : num_alice) += 800;
+      j += is_bobs;
+    }
+    world.end(bob);
+    world.tenants.on_served(alice, 800, 0);
+    num_alice += 800;
+  }
+  CHECK(num_alice < 1.1 * num_bob);
 }
 
 TEST(tenants, who_comes_back_at_once_owes_what_it_was_served) {

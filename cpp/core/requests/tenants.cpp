@@ -15,20 +15,26 @@ void Tenants::on_added(Slot slot, std::string_view tenant, bool is_idle) {
     return;
   }
   if (entry.num_live++ > 0) return;
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (const Entry& other : entries_) {
-    if (&other != &entry && other.num_live > 0) least = std::min(least, other.served);
-  }
-  if (num_active_++ > 0) entry.served = std::max(entry.served, least);
+  if (num_active_++ > 0) entry.served = std::max(entry.served, least_served(entry) - entry.credit);
 }
 
 void Tenants::on_ended(Slot slot) {
   Entry& entry = entries_[of_[slot].index];
   if (of_[slot].is_idle) {
     --entry.num_idle;
-  } else {
-    num_active_ -= --entry.num_live == 0;
+    return;
   }
+  if (--entry.num_live > 0) return;
+  const bool is_alone = --num_active_ == 0;
+  entry.credit = is_alone ? 0 : std::clamp<int64_t>(least_served(entry) - entry.served, 0, kMostCredit);
+}
+
+int64_t Tenants::least_served(const Entry& but) const {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const Entry& other : entries_) {
+    if (&other != &but && other.num_live > 0) least = std::min(least, other.served);
+  }
+  return least;
 }
 
 void Tenants::begin_step() {

@@ -3,7 +3,7 @@
 //
 // A tenant's counter grows by the prompt tokens that are computed for it and by kOutputTokens for every token sampled.
 // It is active while it has a live request; one that becomes active again starts at the least counter among those that
-// are: time away is no credit. The worth of an answer is halved by every kHalvingTokens by which its tenant's counter
+// are, or as far below it as when it went: time away is no credit, and takes none. The worth of an answer is halved by every kHalvingTokens by which its tenant's counter
 // is above the mean of the active ones, and doubled below it, between an eighth and eight times.
 //
 // Thread safety: none. Allocation: with a tenant's first request, and with slots that no request had before.
@@ -26,6 +26,7 @@ class Tenants {
   static constexpr int32_t kOutputTokens = 2;       // a sampled token costs as much as so many of a prompt
   static constexpr double kHalvingTokens = 8192.0;  // in the counter
   static constexpr int kMostHalvings = 3;
+  static constexpr int64_t kMostCredit = 8192;  // within a halving orders do not tell tenants apart
   static constexpr size_t kMostRemembered = 4096;  // beyond that, who is not active is forgotten
 
   // `requests` outlives this.
@@ -61,6 +62,7 @@ class Tenants {
  private:
   struct Entry {
     int64_t served = 0;  // the counter
+    int64_t credit = 0;  // by how much it was below the others' least when it was active last, kMostCredit at most
     int32_t num_live = 0;
     int32_t num_idle = 0;
     float weight = 1.0F;
@@ -72,6 +74,8 @@ class Tenants {
   };
 
   int32_t enter(std::string_view tenant);
+  // Of the active tenants but that one. REQUIRES: there is another.
+  int64_t least_served(const Entry& but) const;
   void forget_inactive(int32_t but);
 
   PerRequest<Index> of_;
