@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 import psutil
 
@@ -32,9 +32,18 @@ def free_port() -> int:
 
 
 def end_with_signals() -> None:
-    """SIGTERM leaves the blocks of servers, too, which end them; SIGINT does even in a shell's background jobs."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    """SIGTERM leaves the blocks of servers, too, which end them; SIGINT does even in a shell's background jobs.
+
+    The first one counts: `timeout` sends two, and the second one would leave those blocks in the middle.
+    """
+
+    def end(number: int, _: FrameType | None) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, end)
 
 
 class ServerProcess:

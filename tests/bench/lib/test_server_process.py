@@ -32,7 +32,8 @@ def test_server_is_healthy_inside_and_gone_outside(tmp_path: Path) -> None:
     assert "warming up" in (tmp_path / "log").read_text()
 
 
-def test_a_bench_that_is_told_to_end_leaves_no_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_repeated", [False, True], ids=["once", "as timeout does, and more"])
+def test_a_bench_that_is_told_to_end_leaves_no_server(tmp_path: Path, is_repeated: bool) -> None:
     script = f"""
 from pathlib import Path
 from bench.lib.server.server_process import ServerProcess, end_with_signals
@@ -47,6 +48,8 @@ with ServerProcess("fake", {COMMAND!r}, "", Path({str(tmp_path / "log")!r})) as 
     url = bench.stdout.readline().strip()
     assert is_healthy(url)
     bench.terminate()
+    while is_repeated and bench.poll() is None:
+        bench.terminate()
     bench.communicate()
     assert bench.returncode == 128 + signal.SIGTERM
     assert not is_healthy(url)
