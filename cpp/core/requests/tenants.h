@@ -3,8 +3,9 @@
 //
 // A tenant's counter grows by the prompt tokens that are computed for it and by kOutputTokens for every token sampled.
 // It is active while it has a live request; one that becomes active again starts at the least counter among those that
-// are, or as far below it as when it went: time away is no credit, and takes none. The worth of an answer is halved by every kHalvingTokens by which its tenant's counter
-// is above the mean of the active ones, and doubled below it, between an eighth and eight times.
+// are, or as far below it as when it went: time away is no credit, and takes none. The worth of an answer is halved by
+// every kHalvingTokens by which its tenant's counter is above the mean of the active ones, and doubled below it,
+// between an eighth and eight times.
 //
 // Thread safety: none. Allocation: with a tenant's first request, and with slots that no request had before.
 #pragma once
@@ -26,7 +27,7 @@ class Tenants {
   static constexpr int32_t kOutputTokens = 2;       // a sampled token costs as much as so many of a prompt
   static constexpr double kHalvingTokens = 8192.0;  // in the counter
   static constexpr int kMostHalvings = 3;
-  static constexpr int64_t kMostCredit = 8192;  // within a halving orders do not tell tenants apart
+  static constexpr int64_t kMostCredit = 8192;     // within a halving orders do not tell tenants apart
   static constexpr size_t kMostRemembered = 4096;  // beyond that, who is not active is forgotten
 
   // `requests` outlives this.

@@ -234,7 +234,9 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
 
 void Scheduler::learn_from_step(double seconds) {
   const BatchFeatures features = plan_features(state_.plan);
-  state_.estimates.margin.observe(state_.estimates.latency.predict(features), seconds, limit_seconds_);
+  const double predicted = state_.estimates.latency.predict(features);
+  state_.estimates.margin.observe(predicted, seconds, limit_seconds_);
+  if (speculation_.is_enabled()) speculation_.on_step(features, predicted, seconds);
   refiner_.observe(features, seconds);
   state_.estimates.latency = refiner_.model();
 }

@@ -15,24 +15,32 @@ BatchFeatures without_chunks(const BatchFeatures& batch) {
 
 }  // namespace
 
-// By a guess that is sure to be right, and attends to nothing.
-bool GuessLengths::may_pay(const LatencyModel& latency, const BatchFeatures& batch, int32_t num_tokens, double margin) {
+// By guesses that are sure to be right, and attend to nothing.
+bool GuessLengths::may_pay(const StepTimes& times, const BatchFeatures& batch, int32_t num_tokens, double margin) {
   const bool has_prompts = batch.num_chunks > 0;
+  const double least_cost = has_prompts ? times.latency.coefficients().prefill_token : 0.0;
   BatchFeatures decodes = has_prompts ? without_chunks(batch) : batch;
-  const double seconds = latency.predict(decodes);
-  decodes.add_decode(0);
-  const double least_cost = has_prompts ? latency.coefficients().prefill_token : 0.0;
-  return seconds > margin * num_tokens * std::max(latency.predict(decodes) - seconds, least_cost);
+  const double seconds = times.of_decodes(decodes, false);
+  for (int32_t n = 1; n <= kBeyond; ++n) {
+    decodes.add_decode(0);
+    const double cost = std::max(times.of_decodes(decodes, true) - seconds, n * least_cost);
+    if (n * seconds > margin * num_tokens * cost) return true;
+  }
+  return false;
 }
 
-int32_t GuessLengths::choose(const LatencyModel& latency, BatchFeatures batch, int32_t num_tokens,
-                             const GuessLimits& limits, std::span<GuessCandidate> candidates) {
+int32_t GuessLengths::choose(const StepTimes& times, BatchFeatures batch, int32_t num_tokens, const GuessLimits& limits,
+                             std::span<GuessCandidate> candidates) {
   const bool has_prompts = batch.num_chunks > 0;
-  const double least_cost = has_prompts ? latency.coefficients().prefill_token : 0.0;
+  const double least_cost = has_prompts ? times.latency.coefficients().prefill_token : 0.0;
   BatchFeatures decodes = has_prompts ? without_chunks(batch) : batch;
-  double seconds = latency.predict(decodes);
-  double expected = num_tokens;
+  struct Outcome {
+    double tokens;
+    double seconds;
+  };
+  Outcome best{static_cast<double>(num_tokens), times.of_decodes(decodes, false)}, here = best;
   order_.clear();
+  granted_.clear();
   for (int32_t i = 0; i < std::ssize(candidates); ++i) {
     if (candidates[i].most > 0) order_.push_back(i);
   }
@@ -42,29 +50,33 @@ int32_t GuessLengths::choose(const LatencyModel& latency, BatchFeatures batch, i
     return of_a != of_b ? of_a < of_b : a > b;
   };
   std::ranges::make_heap(order_, is_less);
-  int32_t num_guesses = 0;
-  while (!order_.empty() && num_guesses < limits.max_guesses) {
-    GuessCandidate& best = candidates[order_.front()];
-    const float gain = best.next_chance();
-    const double context = best.context + best.num_guesses + 1;
+  size_t num_kept = 0;
+  const auto most = static_cast<size_t>(std::max(0, limits.max_guesses));
+  while (!order_.empty() && granted_.size() < std::min(most, num_kept + kBeyond)) {
+    GuessCandidate& next = candidates[order_.front()];
+    const float gain = next.next_chance();
+    const double context = next.context + next.num_guesses + 1;
     decodes.add_decode(context);
-    const double longer = latency.predict(decodes);
-    const double cost = std::max(longer - seconds, least_cost);
-    if (gain * seconds <= limits.margin * expected * cost) break;
+    const double longer = std::max(times.of_decodes(decodes, true), here.seconds + least_cost);
     if (has_prompts) batch.add_decode(context);
-    if ((has_prompts ? latency.predict(batch) : longer) > limits.max_seconds) break;
-    seconds += cost;
-    expected += gain;
-    best.chance = gain;
-    ++num_guesses;
+    if ((has_prompts ? times.latency.predict(batch) : longer) > limits.max_seconds) break;
+    here = {here.tokens + gain, longer};
+    granted_.push_back(order_.front());
+    const double gained = here.tokens - best.tokens, cost = here.seconds - best.seconds;
+    if (gained * best.seconds > limits.margin * best.tokens * cost) {
+      best = here;
+      num_kept = granted_.size();
+    }
+    next.chance = gain;
     std::ranges::pop_heap(order_, is_less);
-    if (++best.num_guesses < best.most) {
+    if (++next.num_guesses < next.most) {
       std::ranges::push_heap(order_, is_less);
     } else {
       order_.pop_back();
     }
   }
-  return num_guesses;
+  for (size_t i = num_kept; i < granted_.size(); ++i) --candidates[granted_[i]].num_guesses;
+  return static_cast<int32_t>(num_kept);
 }
 
 }  // namespace hocket

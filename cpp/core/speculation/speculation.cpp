@@ -35,17 +35,23 @@ void Speculation::on_ended(Slot slot) {
 }
 
 bool Speculation::guess() {
+  has_guesses_ = find_guesses();
+  return has_guesses_;
+}
+
+bool Speculation::find_guesses() {
   if (state_.plan.empty() || !state_.estimates.knows_latency()) return false;
   const auto num_samples = static_cast<int32_t>(state_.plan.sample_seqs.size());
   if (num_samples == 0) return false;
   const BatchFeatures batch = plan_features(state_.plan);
   const double least_gain = margin(kMargin, num_samples);
-  if (!GuessLengths::may_pay(state_.estimates.latency, batch, num_samples, least_gain)) return false;
+  const StepTimes times{state_.estimates.latency, row_costs_};
+  if (!GuessLengths::may_pay(times, batch, num_samples, least_gain)) return false;
   collect(looking_stride(state_.estimates.latency.predict(batch)));
   if (candidates_.empty()) return false;
   const int32_t num_rows = state_.config.max_num_seqs - state_.plan.num_seqs();
   const GuessLimits limits{max_seconds(), std::min(num_rows, state_.budget), least_gain};
-  if (lengths_.choose(state_.estimates.latency, batch, num_samples, limits, candidates_) == 0) return false;
+  if (lengths_.choose(times, batch, num_samples, limits, candidates_) == 0) return false;
   for (const GuessCandidate& candidate : candidates_) {
     if (candidate.num_guesses > 0) write(candidate.slot, candidate.num_guesses);
   }

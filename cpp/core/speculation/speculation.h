@@ -34,6 +34,7 @@
 #include "speculation/guess_lengths.h"
 #include "speculation/guess_scopes.h"
 #include "speculation/repetition_index.h"
+#include "speculation/row_costs.h"
 #include "state/scheduler_state.h"
 
 namespace hocket {
@@ -57,6 +58,10 @@ class Speculation {
   // The same of one request, which has none from now on.
   int32_t take_guesses(Slot slot) { return num_guessed_.take(slot); }
 
+  // The open plan's step took so long, where the latency model says `predicted`.
+  void on_step(const BatchFeatures& features, double predicted_seconds, double seconds) {
+    row_costs_.observe(features, has_guesses_, predicted_seconds, seconds);
+  }
   // The request's last `num_sampled` tokens were sampled in this step, the others were known before.
   void learn(Slot slot, int32_t num_sampled);
   // REQUIRES: its tokens are still there.
@@ -76,6 +81,7 @@ class Speculation {
     AcceptanceBySource acceptance;
   };
 
+  bool find_guesses();
   int64_t looking_stride(double step_seconds) const;
   void collect(int64_t stride);
   bool look(Slot slot, OfRequest* of);
@@ -102,6 +108,8 @@ class Speculation {
   GuessCounts num_guessed_;
   GuessScopes scopes_;
   GuessLengths lengths_;
+  RowCosts row_costs_;
+  bool has_guesses_ = false;                // the open plan
   std::vector<GuessCandidate> candidates_;  // of the step
 };
 
