@@ -117,7 +117,7 @@ class VllmEngine:
         if self._images is None or not request.images:
             return self._begin(gateway, request)
         self._growing[key] = request
-        return self._images.begin(key, users_prompt(request), request.images, self._adapters.get(request.adapter))
+        return self._images.begin(key, request, users_prompt(request), self._adapters.get(request.adapter))
 
     def _begin_grown(self) -> None:
         assert self._images is not None

@@ -1,4 +1,4 @@
-"""Prompts grow on a thread of their own, and come in the order in which they were begun. No vLLM."""
+"""Prompts grow on a thread of their own, tenants' in turns. No vLLM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from schedcore.api.types import ErrorCode, ImageLimits
+from schedcore.api.types import EngineRequest, ErrorCode, ImageLimits, RequestClass
 from vllm_engine.images.growing_prompts import GrowingPrompts
 
 
@@ -44,6 +44,19 @@ def prompts(grower: Held) -> Iterator[GrowingPrompts]:
     made.close()
 
 
+def begin(
+    prompts: GrowingPrompts,
+    key: int | str,
+    images: Sequence[bytes] = (b"x",),
+    *,
+    tenant: str = "",
+    request_class: RequestClass = RequestClass.ONLINE,
+) -> None:
+    token_ids = [key if isinstance(key, int) else 0]
+    request = EngineRequest(1, token_ids, 1, tenant=tenant, request_class=request_class, images=list(images))
+    prompts.begin(key, request, token_ids, None)
+
+
 def taken(prompts: GrowingPrompts, num: int) -> list[Any]:
     found: list[Any] = []
     while len(found) < num:
@@ -54,7 +67,7 @@ def taken(prompts: GrowingPrompts, num: int) -> list[Any]:
 
 def test_they_come_in_their_order_and_say_how_long_it_took(prompts: GrowingPrompts, grower: Held) -> None:
     for i in range(3):
-        prompts.begin(i, [i], [b"x"], None)
+        begin(prompts, i)
     assert prompts.take() == []
     grower.may_go.set()
     found = taken(prompts, 3)
@@ -65,9 +78,9 @@ def test_they_come_in_their_order_and_say_how_long_it_took(prompts: GrowingPromp
 
 def test_errors_are_the_clients_or_ours(prompts: GrowingPrompts, grower: Held) -> None:
     grower.may_go.set()
-    prompts.begin("bad", [1], [b"bad"], None)
-    prompts.begin("worse", [2], [b"worse"], None)
-    prompts.begin("good", [3], [], None)
+    begin(prompts, "bad", [b"bad"])
+    begin(prompts, "worse", [b"worse"])
+    begin(prompts, "good", [])
     errors = {each.key: each.error for each in taken(prompts, 3)}
     assert (errors["bad"].code, errors["bad"].message) == (ErrorCode.INVALID, "damaged")
     assert errors["worse"].code == ErrorCode.INTERNAL
@@ -77,11 +90,31 @@ def test_errors_are_the_clients_or_ours(prompts: GrowingPrompts, grower: Held) -
 
 def test_what_is_dropped_does_not_come_and_is_not_grown(prompts: GrowingPrompts, grower: Held) -> None:
     for i in range(3):
-        prompts.begin(i, [i], [], None)
+        begin(prompts, i)
     prompts.drop(0)  # which may have begun
     prompts.drop(1)
     grower.may_go.set()
     assert [each.key for each in taken(prompts, 1)] == [2]
     assert [1] not in grower.grown
-    prompts.begin(1, [7], [], None)
+    begin(prompts, 1)
     assert [each.key for each in taken(prompts, 1)] == [1]
+
+
+def test_what_is_dropped_when_it_is_done_does_not_come(prompts: GrowingPrompts, grower: Held) -> None:
+    grower.may_go.set()
+    begin(prompts, 1)
+    prompts.wait(30)
+    prompts.drop(1)
+    assert prompts.take() == []
+    prompts.wait(30)  # for nothing: returns at once
+
+
+def test_tenants_take_turns_and_people_go_before_offline_work(prompts: GrowingPrompts, grower: Held) -> None:
+    begin(prompts, 0)  # has begun, or is the first of its line
+    begin(prompts, 1, tenant="batch", request_class=RequestClass.OFFLINE)
+    for i in range(2, 6):
+        begin(prompts, i, tenant="many")
+    begin(prompts, 6, tenant="few")
+    begin(prompts, 7, tenant="few")
+    grower.may_go.set()
+    assert [each.key for each in taken(prompts, 8)] == [0, 2, 6, 3, 7, 4, 5, 1]
