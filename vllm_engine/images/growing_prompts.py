@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from schedcore.api.types import EngineError, EngineRequest, ErrorCode, ImageLimits, RequestClass
@@ -32,7 +33,10 @@ class Grown(NamedTuple):
     seconds: float  # since it was begun
 
 
-class _Job(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """One asking: another one under the same key is not the same."""
+
     request: EngineRequest
     token_ids: list[int]
     adapter: Any
@@ -51,7 +55,7 @@ class GrowingPrompts:
         self._changes = threading.Condition()  # of all below
         # By whether it is offline, then by tenant in the order of their turns.
         self._lines: tuple[_Line, _Line] = OrderedDict(), OrderedDict()
-        self._open: set[Hashable] = set()
+        self._open: dict[Hashable, _Job] = {}
         self._done: list[Grown] = []
 
     @property
@@ -61,15 +65,15 @@ class GrowingPrompts:
     def begin(self, key: Hashable, request: EngineRequest, token_ids: list[int], adapter: Any) -> None:
         """token_ids: of the prompt, where some of the request's are output already. REQUIRES: the key is not there."""
         with self._changes:
-            self._open.add(key)
+            job = self._open[key] = _Job(request, token_ids, adapter, self._clock())
             line = self._lines[request.request_class is RequestClass.OFFLINE]
-            line.setdefault(request.tenant, OrderedDict())[key] = _Job(request, token_ids, adapter, self._clock())
+            line.setdefault(request.tenant, OrderedDict())[key] = job
         self._thread.submit(self._grow_next)
 
     def drop(self, key: Hashable) -> None:
         """REQUIRES: it has not been taken."""
         with self._changes:
-            self._open.remove(key)
+            del self._open[key]
             self._done = [grown for grown in self._done if grown.key != key]
             for line in self._lines:
                 for tenant, jobs in list(line.items()):
@@ -80,7 +84,8 @@ class GrowingPrompts:
         """Those that are done, in the order in which they were."""
         with self._changes:
             taken, self._done = self._done, []
-            self._open.difference_update(grown.key for grown in taken)
+            for grown in taken:
+                del self._open[grown.key]
         return taken
 
     def wait(self, seconds: float) -> None:
@@ -99,7 +104,7 @@ class GrowingPrompts:
         key, job = found
         prompt, error = self._grow(job)
         with self._changes:
-            if key in self._open:
+            if self._open.get(key) is job:  # it was not dropped meanwhile
                 self._done.append(Grown(key, prompt, error, self._clock() - job.began))
                 self._changes.notify_all()
 

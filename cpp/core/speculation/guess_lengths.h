@@ -31,7 +31,7 @@ struct GuessCandidate {
   int32_t length = 0;   // of the match
   int32_t most = 0;     // guesses
   Acceptance::Rates rates = {};
-  float chance = 1.0F;      // that all guesses so far are right
+  float chance = 1.0F;      // within choose(): that all guesses so far are right
   int32_t num_guesses = 0;  // the answer
 
   // That one more is, together with those before it.

@@ -21,12 +21,12 @@ namespace hocket {
 
 class RowCosts {
  public:
-  static constexpr int32_t kMost = 128;  // rows; of more, a tile is a small part
+  static constexpr int32_t kMost = 128;  // rows; more are taken together: a tile is a small part of them
 
   // One executed step. Ignored if it computes prompts, is empty or took no time.
   void observe(const BatchFeatures& features, bool has_guesses, double predicted_seconds, double seconds) {
-    const auto n = static_cast<int32_t>(features.num_decodes);
-    if (features.num_chunks > 0 || n < 1 || n > kMost || !(predicted_seconds > 0) || !(seconds > 0)) return;
+    const int32_t n = std::min(static_cast<int32_t>(features.num_decodes), kMost);
+    if (features.num_chunks > 0 || n < 1 || !(predicted_seconds > 0) || !(seconds > 0)) return;
     const double off = std::log(std::clamp(seconds / predicted_seconds, 1 / kMostOff, kMostOff));
     Kind& kind = kinds_[has_guesses];
     kind.by_rows[n - 1].add(off);
@@ -36,8 +36,8 @@ class RowCosts {
 
   // Measured over predicted, of a step of so many rows; 1 before any has been seen.
   double factor(double num_rows, bool has_guesses) const {
-    const auto n = static_cast<int32_t>(num_rows);
-    if (n < 1 || n > kMost) return 1.0;
+    const int32_t n = std::min(static_cast<int32_t>(num_rows), kMost);
+    if (n < 1) return 1.0;
     const Kind& kind = kinds_[has_guesses];
     const Mean& own = kind.by_rows[n - 1];
     const double all = kind.all.sum / (kind.all.weight + kDoubt);

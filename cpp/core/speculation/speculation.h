@@ -14,10 +14,10 @@
 // complete with computed tokens, so that nobody shares them.
 //
 // How many tokens are guessed is decided every step, after all else (guess_lengths.h), from how often guesses were
-// right (acceptance.h) and what the latency model says that they cost. Where no guess could pay, nobody looks for any,
-// and where looking takes more than a small share of the step, those whose guesses were wrong look in some steps only.
-// Nobody gives way for a guess: it takes rows of the batch and memory that nobody else wants, and no deadline is missed
-// for it.
+// right (acceptance.h) and what they cost, by the latency model and as measured beyond it (row_costs.h). Where no guess
+// could pay, nobody looks for any, and where looking takes more than a small share of the step, those whose guesses
+// were wrong look in some steps only. Nobody gives way for a guess: it takes rows of the batch and memory that nobody
+// else wants, and no deadline is missed for it.
 //
 // Thread safety: none.
 #pragma once

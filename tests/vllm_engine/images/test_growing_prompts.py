@@ -19,9 +19,11 @@ class Held:
 
     def __init__(self) -> None:
         self.may_go = threading.Event()
+        self.has_begun = threading.Event()
         self.grown: list[list[int]] = []
 
     def grow(self, token_ids: list[int], images: Sequence[bytes], adapter: Any) -> list[int]:
+        self.has_begun.set()
         assert self.may_go.wait(30)
         self.grown.append(token_ids)
         if images == [b"bad"]:
@@ -107,6 +109,15 @@ def test_what_is_dropped_when_it_is_done_does_not_come(prompts: GrowingPrompts, 
     prompts.drop(1)
     assert prompts.take() == []
     prompts.wait(30)  # for nothing: returns at once
+
+
+def test_a_key_that_comes_again_does_not_get_what_was_dropped(prompts: GrowingPrompts, grower: Held) -> None:
+    begin(prompts, "again", [b"bad"])
+    assert grower.has_begun.wait(30)
+    prompts.drop("again")
+    begin(prompts, "again", [b"good"])
+    grower.may_go.set()
+    assert [each.error for each in taken(prompts, 1)] == [None]
 
 
 def test_tenants_take_turns_and_people_go_before_offline_work(prompts: GrowingPrompts, grower: Held) -> None:
