@@ -20,7 +20,9 @@ class FrameLine:
         """on_end: called once, when the peer has ended it: a FrameError where it spoke something else."""
         self._socket: FrameSocket | None = connection
         self._on_frames, self._on_end = on_frames, on_end
-        asyncio.get_running_loop().add_reader(connection.fileno(), self.read)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(connection.fileno(), self.read)
+        loop.call_soon(self.read)  # the end of a handshake may have brought more than that
 
     @property
     def is_open(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from schedcore.api.cluster_tls import ClusterTls, check_role
 from schedcore.api.frame_socket import MAX_NETWORK_FRAME_BYTES, FrameSocket, network_address, prepare_network
+from schedcore.api.tls_stream import TlsStream
 
 
 async def dial(
@@ -25,12 +26,12 @@ async def dial(
         await loop.sock_connect(connection, address)
         if tls is None:
             return FrameSocket(connection, max_frame_bytes)
-        wrapped = tls.wrap_dialed(connection, peer_role)  # takes the descriptor over
+        stream = tls.dialed(connection, peer_role)
     except BaseException:
         connection.close()
         raise
-    await _shake(wrapped)
-    return FrameSocket(wrapped, max_frame_bytes)
+    await _shake(stream)
+    return FrameSocket(stream, max_frame_bytes)
 
 
 async def welcome(
@@ -41,19 +42,19 @@ async def welcome(
         prepare_network(connection)
         if tls is None:
             return FrameSocket(connection, max_frame_bytes), None
-        wrapped = tls.wrap_accepted(connection)
+        stream = tls.accepted(connection)
     except BaseException:
         connection.close()
         raise
-    await _shake(wrapped)
+    await _shake(stream)
     try:
-        return FrameSocket(wrapped, max_frame_bytes), check_role(wrapped, roles)
+        return FrameSocket(stream, max_frame_bytes), check_role(stream, roles)
     except BaseException:
-        wrapped.close()
+        stream.close()
         raise
 
 
-async def _shake(connection: ssl.SSLSocket) -> None:
+async def _shake(connection: TlsStream) -> None:
     """Closes it if it fails."""
     try:
         while True:
@@ -69,7 +70,7 @@ async def _shake(connection: ssl.SSLSocket) -> None:
         raise
 
 
-async def _ready(connection: socket.socket, *, is_to_write: bool) -> None:
+async def _ready(connection: TlsStream, *, is_to_write: bool) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 

@@ -12,6 +12,8 @@ from collections.abc import Collection
 from pathlib import Path
 from socket import socket
 
+from schedcore.api.tls_stream import TlsStream
+
 GATEWAY, NODE, OPERATOR = ROLES = ("gateway", "node", "operator")
 CA_FILE = "ca.pem"
 _DOMAIN = "hocket.internal"  # a role's name in a certificate; never looked up
@@ -33,18 +35,26 @@ class ClusterTls:
         self._listening = _context(ssl.PROTOCOL_TLS_SERVER, folder, role)
         self._dialing = _context(ssl.PROTOCOL_TLS_CLIENT, folder, role)
 
-    def wrap_dialed(self, connection: socket, peer_role: str) -> ssl.SSLSocket:
+    def dialed(self, connection: socket, peer_role: str) -> TlsStream:
         """REQUIRES: connected. The handshake is still to be made; it fails if the peer is none of that role."""
+        return TlsStream(connection, self._dialing, role_name(peer_role))
+
+    def accepted(self, connection: socket) -> TlsStream:
+        """The handshake is still to be made; then comes `check_role`."""
+        return TlsStream(connection, self._listening)
+
+    def wrap_dialed(self, connection: socket, peer_role: str) -> ssl.SSLSocket:
+        """The same for a thread that waits; it takes the descriptor over."""
         return self._dialing.wrap_socket(
             connection, server_hostname=role_name(peer_role), do_handshake_on_connect=False
         )
 
     def wrap_accepted(self, connection: socket) -> ssl.SSLSocket:
-        """The handshake is still to be made; then comes `check_role`."""
+        """Likewise."""
         return self._listening.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
 
-def check_role(connection: ssl.SSLSocket, roles: Collection[str]) -> str:
+def check_role(connection: ssl.SSLSocket | TlsStream, roles: Collection[str]) -> str:
     """The peer's role. REQUIRES: the handshake is made. Raises ssl.SSLError if it is none of these."""
     certificate = connection.getpeercert() or {}
     alternatives = certificate.get("subjectAltName", ())

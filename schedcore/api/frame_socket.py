@@ -7,18 +7,17 @@ wait for its turn for milliseconds, at both ends.
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import ssl
 import struct
+
+from schedcore.api.tls_stream import MIN_ROOM, TlsStream
 
 SCHEME, NETWORK_SCHEME = "ipc://", "tcp://"
 MAX_FRAME_BYTES = 1 << 28  # a longer frame is no frame: the line carries something else
 MAX_NETWORK_FRAME_BYTES = 1 << 26  # the same between machines, where it may be a mistake more often
 _KEEPALIVE_SECONDS, _KEEPALIVE_PROBES = 1, 3  # of a quiet connection
 _UNHEARD_MS = 3000  # that what was sent may stay unacknowledged: then the machine or the cable is gone
-_READ_BYTES = 1 << 17
-_RECORD_BYTES = 1 << 14  # of TLS, at most
+_READ_BYTES = max(1 << 17, MIN_ROOM)
 _HEADER = struct.Struct("<I")
 
 
@@ -103,9 +102,11 @@ class FrameError(ConnectionError):
 class FrameSocket:
     """Never blocks. Not thread-safe. Once anything has raised ConnectionError the peer is gone: close it."""
 
-    def __init__(self, connection: socket.socket, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, connection: socket.socket | TlsStream, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         """connection: plain, or TLS whose handshake is made."""
-        connection.setblocking(False)
+        self._tls = connection if isinstance(connection, TlsStream) else None
+        if isinstance(connection, socket.socket):
+            connection.setblocking(False)
         self._socket = connection
         self._max_frame_bytes = max_frame_bytes
         self._buffer = bytearray(_READ_BYTES)
@@ -119,7 +120,7 @@ class FrameSocket:
     @property
     def has_unsent(self) -> bool:
         """Frames wait here until the peer reads: call flush() when the socket is writable."""
-        return bool(self._unsent)
+        return bool(self._unsent) or (self._tls is not None and self._tls.has_unsent)
 
     def send(self, frame: bytes) -> None:
         """Raises ValueError for a frame that the peer would refuse."""
@@ -136,6 +137,11 @@ class FrameSocket:
         """Sends of what is unsent as much as the socket takes."""
         if self._unsent:
             del self._unsent[: self._send(self._unsent)]
+        elif self._tls is not None:
+            try:
+                self._tls.flush()
+            except OSError as error:
+                raise _lost(error) from None
 
     def receive(self) -> list[bytes]:
         """The frames that are complete, in order; none if it was called for nothing."""
@@ -144,8 +150,6 @@ class FrameSocket:
             return []
         if not num_read:
             raise ConnectionResetError("the peer has closed the connection")
-        if isinstance(self._socket, ssl.SSLSocket):
-            num_read += self._recv_records(num_read)
         if not self._rest:
             frames, num_used = _split(self._view[:num_read], self._max_frame_bytes)
             if num_used < num_read:
@@ -164,32 +168,18 @@ class FrameSocket:
         """None: nothing has come."""
         try:
             return self._socket.recv_into(view)
-        except _BLOCKED:
+        except BlockingIOError:
             return None
         except OSError as error:
             raise _lost(error) from None
 
-    def _recv_records(self, start: int) -> int:
-        """What else there is, while a whole record has room: the rest of one would wait where no poll sees it.
-
-        TLS gives one record at a time, which may be one small frame: who reads once a step would fall behind.
-        """
-        end = start
-        with contextlib.suppress(ConnectionError):  # what has come counts first; the next call finds the end, too
-            while end <= len(self._view) - _RECORD_BYTES and (num_read := self._recv(self._view[end:])):
-                end += num_read
-        return end - start
-
     def _send(self, data: bytes | bytearray) -> int:
         try:
             return self._socket.send(data)
-        except _BLOCKED:
+        except BlockingIOError:
             return 0
         except OSError as error:
             raise _lost(error) from None
-
-
-_BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def _lost(error: OSError) -> ConnectionError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import select
-import socket
 import ssl
 import time
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from schedcore.api.frame_socket import (
     network_endpoint,
     prepare_network,
 )
+from schedcore.api.tls_stream import TlsStream
 
 HANDSHAKE_SECONDS = 5.0
 MAX_HANDSHAKES = 64  # under way at a time; the oldest makes room
@@ -43,7 +43,7 @@ class NetworkOptions:
 
 @dataclass(slots=True)
 class _Handshake:
-    connection: ssl.SSLSocket
+    connection: TlsStream
     address: str
     deadline: float
 
@@ -84,14 +84,14 @@ class NetworkDoor:
             prepare_network(connection)
             if self._tls is None:
                 return FrameSocket(connection, MAX_NETWORK_FRAME_BYTES)
-            wrapped = self._tls.wrap_accepted(connection)
+            stream = self._tls.accepted(connection)
         except OSError as error:
             connection.close()
             self._refuse(address[0], error)
             return None
-        handshake = _Handshake(wrapped, address[0], time.monotonic() + HANDSHAKE_SECONDS)
-        self._handshakes[wrapped.fileno()] = handshake
-        self._poller.register(wrapped, _READABLE)
+        handshake = _Handshake(stream, address[0], time.monotonic() + HANDSHAKE_SECONDS)
+        self._handshakes[stream.fileno()] = handshake
+        self._poller.register(stream, _READABLE)
         return self._shake(handshake)
 
     def _shake(self, handshake: _Handshake) -> FrameSocket | None:
@@ -118,7 +118,7 @@ class NetworkDoor:
             self._forget(handshake).close()
             self._refuse(handshake.address, TimeoutError("it said too little"))
 
-    def _forget(self, handshake: _Handshake) -> socket.socket:
+    def _forget(self, handshake: _Handshake) -> TlsStream:
         self._poller.unregister(handshake.connection)
         del self._handshakes[handshake.connection.fileno()]
         return handshake.connection

@@ -67,7 +67,7 @@ def dial(link: GatewayLink) -> socket.socket:
 
 def come_in(link: GatewayLink, tls: ClusterTls) -> FrameSocket:
     """A gateway; raises ssl.SSLError where it is refused by then."""
-    connection = tls.wrap_dialed(dial(link), NODE)
+    connection = tls.dialed(dial(link), NODE)
     deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
         try:
