@@ -412,10 +412,29 @@ class FleetEngine:
 
     def stream(self, requests: Sequence[EngineRequest]) -> DeltaStream:
         self._check_alive()
+        if (only := self._only_node()) is not None:
+            stream = self._submit((only, None), requests)
+            asyncio.get_running_loop().call_soon(self._note, requests)  # while its engine computes
+            return stream
         self._size.note(requests)
         if (chosen := self._choose(requests[0])) is not None:
             return self._submit(chosen, requests)
         return self._lobby.open(requests)
+
+    def _only_node(self) -> Node | None:
+        """The one that takes requests, where no other has anything to give either."""
+        found = None
+        for node in self.nodes.values():
+            if node.condition is not NodeCondition.GONE:
+                if found is not None:
+                    return None
+                found = node
+        return found if found is not None and self._is_usable(found) else None
+
+    def _note(self, requests: Sequence[EngineRequest]) -> None:
+        """They have been submitted where they had to be."""
+        self._size.note(requests)
+        self._choose(requests[0])
 
     def node_stats(self) -> dict[str, EngineStats | None]:
         """Of EngineNodes."""

@@ -64,11 +64,12 @@ class TlsStream:
 
     def send(self, data: bytes | bytearray) -> int:
         """How many bytes are taken: all of them, or those of whose beginning some are unsent. Raises OSError."""
+        if len(data) <= _PIECE_BYTES:
+            return self._send_piece(data)
+        num_taken = 0
         with memoryview(data) as view:
-            num_taken = 0
             while num_taken < len(view) and self.flush():
-                num_taken += self._tls.write(view[num_taken : num_taken + _PIECE_BYTES])
-                self._say()
+                num_taken += self._send_piece(view[num_taken : num_taken + _PIECE_BYTES])
         return num_taken
 
     def flush(self) -> bool:
@@ -111,6 +112,14 @@ class TlsStream:
     def close(self) -> None:
         self._socket.close()
 
+    def _send_piece(self, piece: bytes | bytearray | memoryview) -> int:
+        """All of it, or nothing."""
+        if self._encrypted and not self.flush():
+            return 0
+        num_taken = self._tls.write(piece)
+        self._say()
+        return num_taken
+
     def _hear(self) -> bool:
         """False: the peer has ended it. Raises ssl.SSLWantReadError where nothing has come; OSError."""
         try:
@@ -126,7 +135,7 @@ class TlsStream:
         if self._outgoing.pending:
             said = self._outgoing.read()
             self._encrypted = memoryview(bytes(self._encrypted) + said if self._encrypted else said)
-        return self.flush()
+        return not self._encrypted or self.flush()
 
     def _say_last(self) -> None:
         """Why it ends."""
