@@ -259,6 +259,23 @@ async def test_requests_go_to_the_engine_of_a_node(fleet: FleetEngine, engine: F
     node.close()
 
 
+async def test_what_went_to_the_only_node_is_known_when_another_comes(
+    fleet: FleetEngine, engine: FakeNodeEngine
+) -> None:
+    """It is submitted first and noted then."""
+    node = await ScriptedNode.come(fleet)
+    ready(node, engine)
+    await eventually(lambda: fleet.is_alive)
+    stream = fleet.stream([request(1, session_id="s"), request(2, session_id="s")])
+    assert fleet.status().nodes[0].num_given == 2
+    assert not fleet._routing.num_routed
+    await asyncio.sleep(0)
+    assert sum(fleet._routing.num_routed.values()) == 1  # a connection
+    assert fleet._routing.holders(Advisory("s", AdvisoryEvent.CANCEL)) == ["a"]
+    stream.close()
+    node.close()
+
+
 async def test_requests_wait_for_a_node_and_not_for_ever(fleet: FleetEngine, engine: FakeNodeEngine) -> None:
     node = await ScriptedNode.come(fleet)
     ready(node, engine)
