@@ -89,7 +89,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = ()
     max_wait_ms: Annotated[
         float, _engine("without a token; then an online request goes first (default: {default})", "MS"), Range(0)
-    ] = 10_000
+    ] = 20_000
     max_ttft_ms: Annotated[  # what is predicted: cpp/core/requests/overload_control.h
         float,
         _engine(

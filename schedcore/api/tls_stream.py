@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+from typing import cast
 
 _READ_BYTES = 1 << 16
 _RECORD_BYTES = 1 << 15  # of TLS with all that is around it, and more
@@ -95,7 +96,7 @@ class TlsStream:
         num_read = 0
         try:
             while self._incoming.pending:
-                num_more = self._tls.read(len(room) - num_read, room[num_read:])  # type: ignore[arg-type]
+                num_more = cast(int, self._tls.read(len(room) - num_read, room[num_read:]))  # into a buffer: a number
                 if not num_more:
                     return num_read
                 num_read += num_more

@@ -29,6 +29,7 @@ TEST(step_margin, is_the_quantile_of_what_steps_took) {
   CHECK(std::abs(after_noise(0.99, 0.10, 40000).value() - 1.233) < 0.02);
   CHECK(std::abs(after_noise(0.9, 0.10, 40000).value() - 1.128) < 0.02);
   CHECK_EQ(after_noise(0.5, 0.10, 40000).value(), StepMargin::kLeast);
+  CHECK(std::abs(after_noise(0.5, 0.10, 40000).of_readers() - 1.233) < 0.02);
 }
 
 // Where there are too few steps to tell the quantile, their tail is continued: not the largest of them.

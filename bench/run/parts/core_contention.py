@@ -67,7 +67,7 @@ class Load:
             "enable_disk": True,
             "save_sessions_only": True,
             "max_num_sessions": num_live,
-            "max_wait_ms": 10_000,
+            "max_wait_ms": 20_000,
             "starving_turn_ms": 2000,
             "max_decode_step_ms": 0,
         }

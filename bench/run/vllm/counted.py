@@ -123,7 +123,7 @@ class Run:
             overlap=0.0,
         )
         max_ttft_ms = max(LEAST_MAX_TTFT_MS, MAX_TTFT_TARGETS * TOLD * args.ttft_ms)  # as the gateway derives it
-        settings = {"policy": policy, "max_ttft_ms": max_ttft_ms, "max_wait_ms": 10_000.0}
+        settings = {"policy": policy, "max_ttft_ms": max_ttft_ms, "max_wait_ms": 20_000.0}
         advisor = make_advisor(self._scheduler, settings | {"starving_turn_ms": 2_000.0}, estimates(beliefs))
         self._scheduler.steer(Steering(advisor, self._clock, self._scheduler.is_exact))
 

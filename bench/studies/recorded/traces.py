@@ -42,7 +42,7 @@ PRIORITY_SHARE = 0.2  # of requests, drawn: `service_tier: priority`
 SERVED = {
     "max_num_seqs": 256,
     "max_num_batched_tokens": 2048,
-    "max_wait_ms": 10_000,
+    "max_wait_ms": 20_000,
     "starving_turn_ms": 2000,
     "max_decode_step_ms": 0,
 }  # as `hocket serve` sets them

@@ -16,8 +16,6 @@ struct Estimates {
   static constexpr double kUsualContext = 1024;      // tokens
   static constexpr double kLeastItlSeconds = 0.015;  // smaller pieces of prompts cost more than they bring
 
-  static constexpr double kMostStretch = 4.0;
-
   LatencyModel latency;              // without coefficients: nothing is known, and no step is cut for time
   double latency_deviation = 0.3;    // how far off a coefficient may be, relative; larger: refinement follows faster
   StepMargin margin;                 // of steps that have a deadline
@@ -36,18 +34,13 @@ struct Estimates {
         .num_decodes = num_decodes, .decode_context = num_decodes * kUsualContext, .max_context = kUsualContext};
     return std::max(kLeastItlSeconds, 2 * latency.predict(usual));
   }
-  // The same beside decodes that take so long: where they are fewer, or shorter, readers feel less.
-  double itl_seconds(int32_t max_num_seqs, double decode_seconds) const {
-    return std::min(itl_seconds(max_num_seqs), std::max(kLeastItlSeconds, 2 * decode_seconds));
+  // That a step may be predicted to take beside decodes that take so long, for 99 % of steps to keep that. Where
+  // decodes are fewer, or shorter, readers feel less.
+  double step_seconds(int32_t max_num_seqs, double decode_seconds) const {
+    return std::min(itl_seconds(max_num_seqs) / margin.of_readers(), std::max(kLeastItlSeconds, 2 * decode_seconds));
   }
   // A time to the first token that this machine can keep: eight times that of computing 1024 tokens, and a second.
   double ttft_seconds() const { return std::max(1.0, 8 * prefill_seconds(0, kUsualContext)); }
-  // How many times itl_seconds() a step may take that computes the prompt of somebody who has waited for so long: once
-  // up to two thirds of ttft_seconds(), then by the square of the wait.
-  double stretch(double waited_seconds) const {
-    const double waited = 1.5 * waited_seconds / ttft_seconds();
-    return std::clamp(waited * waited, 1.0, kMostStretch);
-  }
   double transfer_seconds(int64_t num_units) const {
     return host_bytes_per_second > 0 ? static_cast<double>(num_units) * unit_bytes / host_bytes_per_second : 0.0;
   }

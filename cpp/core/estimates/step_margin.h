@@ -35,6 +35,7 @@ class StepMargin {
   static constexpr double kFirstSteps = 300;    // that the first value counts for, about
   static constexpr double kMemory = 20000;      // steps
   static constexpr double kLongShare = 0.3;
+  static constexpr double kReadersQuantile = 0.99;
   static constexpr double kBeyond = 10;  // steps above a quantile that is told from them alone
 
   explicit StepMargin(double first = kLeast) : first_(first), value_(std::max(kLeast, first)) {}
@@ -44,6 +45,8 @@ class StepMargin {
 
   // Times the predicted time of a step is to fit into what its deadline leaves.
   double value() const { return value_; }
+  // The same for who reads along without a deadline: by kReadersQuantile, whatever the option says.
+  double of_readers() const { return of_readers_; }
 
   // A step that took `measured` seconds where `limit` were allowed. Short ones say nothing about those that fill their
   // time: below kLongShare of the limit they do not count.
@@ -51,19 +54,21 @@ class StepMargin {
     if (!(predicted > 0) || !(measured > 0) || predicted < kLongShare * limit) return;
     first_weight_ *= 1 - 1 / kFirstSteps;
     ratios_.observe(std::min(measured / predicted, kWorst));
-    value_ = std::max({kLeast, std::min(ratio(), kWorst), 1 + (first_ - 1) * first_weight_});
+    value_ = std::max({kLeast, std::min(ratio(quantile_), kWorst), 1 + (first_ - 1) * first_weight_});
+    of_readers_ = std::max(kLeast, std::min(ratio(kReadersQuantile), kWorst));
   }
 
  private:
-  double ratio() const {
+  double ratio(double quantile) const {
     const double told = std::max(0.0, 1 - kBeyond / ratios_.num_values());
-    if (quantile_ <= told) return ratios_.quantile(quantile_);
+    if (quantile <= told) return ratios_.quantile(quantile);
     const double largest = ratios_.quantile(told);
-    return largest + ratios_.mean_excess(largest, told) * std::log((1 - told) / (1 - quantile_));
+    return largest + ratios_.mean_excess(largest, told) * std::log((1 - told) / (1 - quantile));
   }
 
   double first_;
   double value_;
+  double of_readers_ = kLeast;
   double first_weight_ = 1;
   double quantile_ = 0.999;
   QuantileSketch ratios_{kMemory};

@@ -14,8 +14,8 @@
 //   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met,
 //                  less the margin that steps have needed (step_margin.h). Where somebody decodes without a target,
 //                  prompts stretch it to max_decode_step_ms at most: they never take a whole step. Where that follows
-//                  the machine it grows fourfold with the longest wait for a first token (Estimates::stretch()), or
-//                  long prompts would queue at loads that the machine can carry.
+//                  the machine it grows fourfold for first tokens that can still come in time, and for those that
+//                  have waited for long (patience.h).
 //   3  chunks      Decodes first, then prompts by priority; of equal priority, tenants that have been served less go
 //                  before others, even late: who sends so many that always some are in time would keep them out. Then
 //                  by deadline, those that would be late last. While memory is contended the densest come first
@@ -96,7 +96,7 @@ class HocketPolicy final : public Policy {
     if (config_.enable_deadlines) {
       builder_.limit_seconds(
           std::min(seconds_before_deadline(snapshot, decoding_),
-                   seconds_beside_readers(config_, snapshot, decoding_, decode_seconds_, longest_wait(snapshot))));
+                   seconds_beside_readers(config_, snapshot, decoding_, decode_seconds_, patience(snapshot))));
     }
     prefill_online(snapshot, *composition);
     fill_offline(snapshot, composition);
@@ -168,9 +168,15 @@ class HocketPolicy final : public Policy {
     const double deadline = requests.deadline(slot);
     if (requests.delays[slot].is_late || deadline < snapshot.now) return true;
     if (deadline == std::numeric_limits<double>::infinity()) return false;
+    const double margin = snapshot.estimates.margin.value();
+    return deadline < snapshot.now + margin * decode_seconds_ + prompt_seconds(snapshot, slot);
+  }
+
+  // That what is left of it takes, beside decodes.
+  static double prompt_seconds(const Snapshot& snapshot, Slot slot) {
+    const RequestTable& requests = snapshot.requests;
     const int32_t num_there = std::max(requests.num_cached_hint[slot], requests.num_computed_tokens[slot]);
-    const double own = snapshot.estimates.prefill_seconds(num_there, requests.num_tokens[slot] - num_there);
-    return deadline < snapshot.now + snapshot.estimates.margin.value() * decode_seconds_ + own;
+    return snapshot.estimates.prefill_seconds(num_there, requests.num_tokens[slot] - num_there);
   }
 
   bool is_starving(const Snapshot& snapshot, Slot slot) const {
@@ -387,15 +393,17 @@ class HocketPolicy final : public Policy {
 
   // ---- 2 ----
 
-  // Seconds, of those whose prompts the step may compute. Who is served more than others anyway has to wait.
-  double longest_wait(const Snapshot& snapshot) const {
-    const bool any_row = num_rows_for_newcomers() > 0;
-    double longest = 0.0;
-    for (const Prompt& p : prompts_) {
-      if (p.tenant_lead > 0 || (!any_row && waits(snapshot, p))) continue;
-      longest = std::max(longest, snapshot.requests.pending_seconds(p.slot, snapshot.now));
+  // With those whose prompts the step may compute. Who is served more than others anyway has to wait.
+  Patience patience(const Snapshot& snapshot) const {
+    const RequestTable& requests = snapshot.requests;
+    Patience patience(snapshot.estimates);
+    int64_t num_rows = num_rows_for_newcomers();
+    for (const Prompt& p : prompts_) {  // under way, then as they came
+      if (p.tenant_lead > 0 || (waits(snapshot, p) && num_rows-- <= 0)) continue;
+      const double work = patience.is_full() ? 0.0 : prompt_seconds(snapshot, p.slot);
+      patience.add(work, requests.pending_seconds(p.slot, snapshot.now));
     }
-    return longest;
+    return patience;
   }
 
   // ---- 3 ----

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "estimates/patience.h"
 #include "stages/composition.h"
 #include "stages/idle_share.h"
 #include "stages/residents.h"
@@ -87,12 +88,9 @@ inline double seconds_before_deadline(const Snapshot& snapshot, std::span<const 
 
 // To which prompts may stretch a step with these online decodes: where somebody reads along without a target, no prompt
 // takes the whole step away. Infinite where nobody does, or nothing is known of step times. decode_seconds: that the
-// decodes of the step take; infinite: as many as are usual. waited_seconds: the longest of those whose prompts they
-// are.
+// decodes of the step take; infinite: as many as are usual. patience: with whose prompts they are.
 inline double seconds_beside_readers(const SchedulerConfig& config, const Snapshot& snapshot,
-                                     std::span<const Slot> decoding,
-                                     double decode_seconds = std::numeric_limits<double>::infinity(),
-                                     double waited_seconds = 0.0) {
+                                     std::span<const Slot> decoding, double decode_seconds, const Patience& patience) {
   const RequestTable& requests = snapshot.requests;
   const bool any_without_target = std::ranges::any_of(decoding, [&](Slot slot) {
     return requests.request_class[slot] == kOnlineClass &&
@@ -101,7 +99,13 @@ inline double seconds_beside_readers(const SchedulerConfig& config, const Snapsh
   if (!any_without_target) return std::numeric_limits<double>::infinity();
   if (config.max_decode_step_ms > 0) return config.max_decode_step_ms / 1000;
   const Estimates& estimates = snapshot.estimates;
-  return estimates.itl_seconds(config.max_num_seqs, decode_seconds) * estimates.stretch(waited_seconds);
+  return patience.seconds(estimates.step_seconds(config.max_num_seqs, decode_seconds),
+                          estimates.itl_seconds(config.max_num_seqs), decode_seconds);
+}
+inline double seconds_beside_readers(const SchedulerConfig& config, const Snapshot& snapshot,
+                                     std::span<const Slot> decoding) {
+  const double usual = std::numeric_limits<double>::infinity();
+  return seconds_beside_readers(config, snapshot, decoding, usual, Patience(snapshot.estimates));
 }
 
 // To which offline work may stretch a step: whoever arrives waits for its end. Of no option it is half of what prompts
