@@ -1,4 +1,4 @@
-#include "estimates/patience.h"
+#include "requests/patience.h"
 
 #include <cmath>
 

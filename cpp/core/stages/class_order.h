@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "estimates/patience.h"
+#include "requests/patience.h"
 #include "stages/composition.h"
 #include "stages/idle_share.h"
 #include "stages/residents.h"
