@@ -14,7 +14,7 @@ namespace hocket {
 struct Estimates {
   static constexpr int32_t kUsualDecodes = 32;
   static constexpr double kUsualContext = 1024;      // tokens
-  static constexpr double kLeastItlSeconds = 0.015;  // smaller pieces of prompts cost more than they bring
+  static constexpr double kLeastItlSeconds = 0.012;  // smaller pieces of prompts cost more than they bring
 
   LatencyModel latency;              // without coefficients: nothing is known, and no step is cut for time
   double latency_deviation = 0.3;    // how far off a coefficient may be, relative; larger: refinement follows faster
