@@ -5,9 +5,9 @@
         --peer-command "vllm serve {model} --port {port} --dtype bfloat16"
 
 Capacity is what our server does in a closed loop, in requests per second. Then every server gets the same Poisson
-arrivals, first at --at-capacity times that and then at --overload times it, for --seconds each, in turns; every request
-is waited for to its end, however long a queue has grown. Contestants are our server, our server with the policy `fcfs`,
-and a peer.
+arrivals, first at --at-capacity times that and then at --overload times it, for --seconds each (--capacity-seconds at
+capacity), in turns; every request is waited for to its end, however long a queue has grown. Contestants are our server,
+our server with the policy `fcfs`, and a peer.
 
 Goodput is of requests that met both targets, per second of arrivals: what comes later, when nobody new asks any more,
 counts as well and flatters who lets a queue grow. A refusal is an answer 429. The longest wait is for a first token or
@@ -127,6 +127,8 @@ class Meter:
         self._arguments = arguments
         self._parts = itertools.count(1)
         self._targets = Targets(arguments.ttft_ms, arguments.itl_ms)
+        at_capacity = arguments.seconds if arguments.capacity_seconds is None else arguments.capacity_seconds
+        self._seconds = dict(zip(LOAD_NAMES, (at_capacity, arguments.seconds), strict=True))
 
     def capacity(self, server: ServerProcess) -> float:
         """Requests per second that it completes while --concurrency are under way."""
@@ -140,7 +142,7 @@ class Meter:
         return ratio(len(traces), span)
 
     def measure(self, server: ServerProcess, load: str, rate: float) -> Outcome:
-        seconds = self._arguments.seconds
+        seconds = self._seconds[load]
         process = ArrivalProcess(rate)
         num = process.num_in(seconds)
         with server.turn():
@@ -215,6 +217,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ttft-ms", type=float, default=4000.0, help="target; told to our servers")
     parser.add_argument("--itl-ms", type=float, default=100.0, help="target, of the P99; told to our servers")
     parser.add_argument("--seconds", type=float, default=120.0, help="of arrivals per measurement")
+    parser.add_argument("--capacity-seconds", type=float, help="the same at capacity (default: --seconds)")
     parser.add_argument("--at-capacity", type=float, default=0.9, help="of the closed loop's rate")
     parser.add_argument("--overload", type=float, default=1.5, help="of the closed loop's rate")
     parser.add_argument("--concurrency", type=int, default=64, help="of the closed loop")
