@@ -11,6 +11,7 @@ bool is_online(const RequestTable& requests, Slot slot) { return requests.reques
 }  // namespace
 
 bool OverloadControl::accepts(const RequestSpec& spec, std::span<const Slot> restoring, int32_t num_cached) {
+  accepted_ttft_ = 0.0;
   if (!is_enabled() || spec.request_class != kOnlineClass) return true;
   if (spec.num_prior_tokens > 0) return true;  // it has had its first token
   const int32_t tenant = load_.tenants.find(spec.tenant);
@@ -23,15 +24,22 @@ bool OverloadControl::accepts(const RequestSpec& spec, std::span<const Slot> res
   const double own =
       load_.estimates.prefill_seconds(static_cast<double>(num_there), static_cast<double>(num_prompt - num_there));
   const double limit = load_.config.max_ttft_ms / 1000;
-  const double ttft = (backlog.seconds + own) / share();
+  accepted_ttft_ = (backlog.seconds + own) / share();
+  const double ttft = error_ * accepted_ttft_;
   const double num_pool_tokens = static_cast<double>(load_.memory.num_kv_blocks()) * load_.config.block_size;
   const bool has_memory = static_cast<double>(backlog.num_tokens + num_prompt) <= kMostMemory * num_pool_tokens;
   if (ttft <= limit && has_memory) return true;
   const auto num_tenants = static_cast<double>(num_waiting_tenants(tenant));
-  const double own_ttft = (backlog.own_seconds + own) / share();
+  const double own_ttft = error_ * (backlog.own_seconds + own) / share();
   if (num_tenants > 1 && num_tenants * own_ttft <= limit && ttft <= 2 * limit && has_memory) return true;
   retry_seconds_ = std::max(kLeastRetrySeconds, ttft - limit);
   return false;
+}
+
+void OverloadControl::note_first_token(double predicted, double ttft) {
+  if (predicted < kLongShare * load_.config.max_ttft_ms / 1000) return;
+  errors_.observe(std::clamp(ttft / predicted, QuantileSketch::kSmallest, kWorstError));
+  if (errors_.num_values() >= kFewTokens) error_ = std::max(1.0, errors_.quantile(kInTime));
 }
 
 double OverloadControl::predicted_ttft(std::span<const Slot> restoring) const {

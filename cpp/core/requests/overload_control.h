@@ -8,6 +8,9 @@
 // where decodes take the steps, and where prompts wait for memory. While nobody waits it is forgotten, and everybody is
 // accepted.
 //
+// Predictions err: the share swings with how many decode. So they are taken times what first tokens took over what was
+// predicted for them, by the quantile kInTime, of those that had to wait for a good part of the limit.
+//
 // Beside that, the known tokens of all accepted online requests may take kMostMemory of the pool: who gives way to
 // others comes back, and they must all have their turn.
 //
@@ -34,6 +37,7 @@
 #include "base/ids.h"
 #include "base/memory_view.h"
 #include "estimates/estimates.h"
+#include "estimates/quantile_sketch.h"
 #include "requests/request.h"
 #include "requests/tenants.h"
 
@@ -58,6 +62,11 @@ class OverloadControl {
   static constexpr double kPriorSeconds = 0.5;   // for which prompts are taken to have had the whole time
   static constexpr double kLeastShare = 0.01;
   static constexpr double kLeastRetrySeconds = 1.0;
+  static constexpr double kInTime = 0.95;     // of who is accepted
+  static constexpr double kWorstError = 3.0;  // beyond it, something else was the matter
+  static constexpr double kMemoryTokens = 500;
+  static constexpr double kFewTokens = 20;    // from which nothing is learnt yet
+  static constexpr double kLongShare = 0.25;  // of the limit, that a prediction is to be for it to be learnt from
 
   // What is viewed outlives this.
   explicit OverloadControl(const LoadView& load) : load_(load) {}
@@ -65,6 +74,10 @@ class OverloadControl {
   // Takes nothing. `restoring`: who waits for other tiers. num_cached: of its prompt's tokens, where the memory in view
   // does not know.
   bool accepts(const RequestSpec& spec, std::span<const Slot> restoring = {}, int32_t num_cached = 0);
+  // What was predicted for the last accepted request; 0: nobody waited, or nobody asks.
+  double accepted_ttft() const { return accepted_ttft_; }
+  // That came `ttft` seconds after the request, for which accepted_ttft() was that.
+  void note_first_token(double predicted, double ttft);
   // That the last refused request was told.
   double retry_seconds() const { return retry_seconds_; }
 
@@ -94,7 +107,10 @@ class OverloadControl {
   double prompt_seconds_ = 0.0;  // predicted, of what was computed while somebody waited; fades
   double seconds_ = 0.0;         // that this took; fades
   double retry_seconds_ = kLeastRetrySeconds;
-  std::vector<int32_t> tenants_;  // scratch
+  double accepted_ttft_ = 0.0;
+  QuantileSketch errors_{kMemoryTokens};  // what first tokens took over what was predicted
+  double error_ = 1.0;                    // that is reckoned with
+  std::vector<int32_t> tenants_;          // scratch
 };
 
 }  // namespace hocket

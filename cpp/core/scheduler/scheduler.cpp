@@ -46,6 +46,7 @@ AddStatus Scheduler::add_request(const RequestSpec& spec) {
   if (status != AddStatus::kOk) return status;
   if (!overload_.accepts(spec, restores_.restoring())) return AddStatus::kOverloaded;
   const Slot slot = state_.requests.add(spec, state_.config.max_model_len);
+  state_.requests.predicted_ttft[slot] = static_cast<float>(overload_.accepted_ttft());
   state_.tenants.on_added(slot, spec.tenant);
   if (!spec.session_id.empty()) announcements_.on_added(slot, spec);
   if (speculation_.is_enabled()) speculation_.on_added(slot, spec);
@@ -351,9 +352,15 @@ FinishReason Scheduler::commit_sample(Slot slot, int32_t token, int32_t sample_i
   const int32_t num_output = state_.requests.num_output_tokens(slot);
   if (reason != FinishReason::kNone) state_.output_forecast.observe(state_.requests.request_class[slot], num_output);
   ++state_.counters.num_output_tokens;
-  if (num_output == 1) state_.counters.num_prompt_tokens += state_.requests.num_prompt_tokens[slot];
+  if (num_output == 1) on_first_token(slot);
   write_output(slot, token, reason, sample_index);
   return reason;
+}
+
+void Scheduler::on_first_token(Slot slot) {
+  const RequestTable& requests = state_.requests;
+  state_.counters.num_prompt_tokens += requests.num_prompt_tokens[slot];
+  overload_.note_first_token(requests.predicted_ttft[slot], state_.now - requests.arrival_time[slot]);
 }
 
 void Scheduler::write_output(Slot slot, int32_t token, FinishReason reason, int32_t sample_index) {

@@ -217,6 +217,7 @@ class Scheduler {
   bool has_tiers(Slot slot) const;
   void save(Slot slot, int32_t num_indexed);
   FinishReason commit_sample(Slot slot, int32_t token, int32_t sample_index);
+  void on_first_token(Slot slot);
   void write_output(Slot slot, int32_t token, FinishReason reason, int32_t sample_index);
 
   void check_lists() const;
