@@ -16,8 +16,7 @@ Slot RequestTable::take_slot() {
   grow(request_class, priority, arrival_time, targets);
   grow(state, is_aborted, row, num_tokens, last_token, num_computed_tokens, num_scheduled_tokens, num_cached_tokens,
        tokens);
-  grow(num_recomputed_tokens, num_last_scheduled, num_cached_hint, predicted_ttft, is_starved, pace, delays,
-       num_saved_tokens);
+  grow(num_recomputed_tokens, num_last_scheduled, num_cached_hint, is_starved, pace, delays, num_saved_tokens);
   grow(keys, num_loadable_tokens, num_loaded_layers);
   free_slots.reserve(id.size());
   return num_slots() - 1;
@@ -56,7 +55,6 @@ Slot RequestTable::add(const RequestSpec& spec, int32_t max_model_len) {
   num_recomputed_tokens[slot] = 0;
   num_last_scheduled[slot] = 0;
   num_cached_hint[slot] = 0;
-  predicted_ttft[slot] = 0.0F;
   is_starved[slot] = 0;
   pace[slot] = pace_of(spec);
   delays[slot] = {};

@@ -101,6 +101,7 @@ struct Delays {
   double unserved_until = 0.0;  // seconds; as late as others waited too long, it had got no token since that
   double waited_since = 0.0;    // seconds; last_token_time as it was then
   bool is_late = false;         // has missed a target for good: see RequestTable::note_token()
+  float predicted_ttft = 0.0F;  // seconds, when it was accepted; 0: nobody waited then
 };
 
 struct RequestTable {
@@ -199,7 +200,6 @@ struct RequestTable {
   std::vector<int32_t> num_cached_tokens;   // prompt tokens that were cached at the first admission; kNone before
   std::vector<int32_t> num_last_scheduled;  // tokens that its last step gave it; 0 once preempted
   std::vector<int32_t> num_cached_hint;     // of a waiting request: known tokens that were cached when it began to wait
-  std::vector<float> predicted_ttft;  // seconds, when it was accepted; 0: nobody waited then, or the token has come
   std::vector<int32_t> num_recomputed_tokens;  // from the start, to be recomputed with the next step
   std::vector<uint8_t> is_starved;             // was admitted after its longest wait: keeps its place until it ends
   std::vector<Pace> pace;

@@ -46,7 +46,7 @@ AddStatus Scheduler::add_request(const RequestSpec& spec) {
   if (status != AddStatus::kOk) return status;
   if (!overload_.accepts(spec, restores_.restoring())) return AddStatus::kOverloaded;
   const Slot slot = state_.requests.add(spec, state_.config.max_model_len);
-  state_.requests.predicted_ttft[slot] = static_cast<float>(overload_.accepted_ttft());
+  state_.requests.delays[slot].predicted_ttft = static_cast<float>(overload_.accepted_ttft());
   state_.tenants.on_added(slot, spec.tenant);
   if (!spec.session_id.empty()) announcements_.on_added(slot, spec);
   if (speculation_.is_enabled()) speculation_.on_added(slot, spec);
@@ -360,7 +360,7 @@ FinishReason Scheduler::commit_sample(Slot slot, int32_t token, int32_t sample_i
 void Scheduler::on_first_token(Slot slot) {
   const RequestTable& requests = state_.requests;
   state_.counters.num_prompt_tokens += requests.num_prompt_tokens[slot];
-  overload_.note_first_token(requests.predicted_ttft[slot], state_.now - requests.arrival_time[slot]);
+  overload_.note_first_token(requests.delays[slot].predicted_ttft, state_.now - requests.arrival_time[slot]);
 }
 
 void Scheduler::write_output(Slot slot, int32_t token, FinishReason reason, int32_t sample_index) {
