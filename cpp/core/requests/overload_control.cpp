@@ -37,7 +37,7 @@ bool OverloadControl::accepts(const RequestSpec& spec, std::span<const Slot> res
 }
 
 void OverloadControl::note_first_token(double predicted, double ttft) {
-  if (predicted < kLongShare * load_.config.max_ttft_ms / 1000) return;
+  if (predicted <= kLongShare * load_.config.max_ttft_ms / 1000) return;
   errors_.observe(std::clamp(ttft / predicted, QuantileSketch::kSmallest, kWorstError));
   if (errors_.num_values() >= kFewTokens) error_ = std::max(1.0, errors_.quantile(kInTime));
 }
@@ -56,6 +56,11 @@ void OverloadControl::note_step(double prompt_seconds, double seconds) {
   if (!is_enabled()) return;
   const bool any_waits = prompt_seconds > 0 ||
                          std::ranges::any_of(load_.waiting, [&](Slot slot) { return is_online(load_.requests, slot); });
+  quiet_seconds_ = any_waits ? 0.0 : quiet_seconds_ + seconds;
+  if (quiet_seconds_ > kMemorySeconds && error_ > 1) {
+    errors_ = QuantileSketch(kMemoryTokens);
+    error_ = 1.0;
+  }
   const double kept = std::exp(-seconds / kMemorySeconds);
   prompt_seconds_ = prompt_seconds_ * kept + (any_waits ? std::min(prompt_seconds, seconds) : 0.0);
   seconds_ = seconds_ * kept + (any_waits ? seconds : 0.0);

@@ -9,7 +9,8 @@
 // accepted.
 //
 // Predictions err: the share swings with how many decode. So they are taken times what first tokens took over what was
-// predicted for them, by the quantile kInTime, of those that had to wait for a good part of the limit.
+// predicted for them, by the quantile kInTime, of those that had to wait for a good part of the limit. That is
+// forgotten once steps have gone by for kMemorySeconds in which nobody waited.
 //
 // Beside that, the known tokens of all accepted online requests may take kMostMemory of the pool: who gives way to
 // others comes back, and they must all have their turn.
@@ -110,6 +111,7 @@ class OverloadControl {
   double accepted_ttft_ = 0.0;
   QuantileSketch errors_{kMemoryTokens};  // what first tokens took over what was predicted
   double error_ = 1.0;                    // that is reckoned with
+  double quiet_seconds_ = 0.0;            // of steps in a row in which nobody waited
   std::vector<int32_t> tenants_;          // scratch
 };
 
