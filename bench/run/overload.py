@@ -221,7 +221,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--at-capacity", type=float, default=0.9, help="of the closed loop's rate")
     parser.add_argument("--overload", type=float, default=1.5, help="of the closed loop's rate")
     parser.add_argument("--concurrency", type=int, default=64, help="of the closed loop")
-    parser.add_argument("--max-wait-s", type=float, default=90.0, help="bound of any wait for a token")
+    parser.add_argument("--max-wait-s", type=float, default=91.0, help="bound of any wait for a token")
     parser.add_argument("--input-len", type=int, default=128, help="prompt tokens")
     parser.add_argument("--output-len", type=int, default=128, help="output tokens")
     parser.add_argument("--seed", type=int, default=0, help="of arrivals")
