@@ -4,6 +4,7 @@
 
 #include "cpu.h"
 #include "kernels.h"
+#include "linear/amx.h"
 #include "linear/int8_dot.h"
 #include "linear/vnni.h"
 #include "simd.h"
@@ -60,12 +61,36 @@ int64_t run_quads(int64_t rounds) {
   return 4 * rounds;
 }
 
+#ifdef __AVX512BF16__
+// kChains / 4 times four products of tiles that stay in their registers; returns their multiplications and additions.
+template <class Kind>
+int64_t run_tiles(int64_t rounds) {
+  parallel_tasks(num_threads(), [&](int64_t) {
+    const Tiles tiles(2 * kTileSize);
+    zero_tiles<4>();
+    zero_tile<4>();
+    zero_tile<5>();
+    zero_tile<6>();
+    zero_tile<7>();
+    for (int64_t i = 0; i < rounds * kChains / 4; ++i) {
+      Kind::template multiply_add<0, 4, 6>();
+      Kind::template multiply_add<1, 4, 7>();
+      Kind::template multiply_add<2, 5, 6>();
+      Kind::template multiply_add<3, 5, 7>();
+    }
+  });
+  return 2 * rounds * num_threads() * kChains * kTileSize * kTileSize * kTileBytes / Kind::kElementBytes;
+}
+#endif
+
 int64_t num_products(int64_t rounds) { return rounds * num_threads() * kChains * kWidth; }
 
 }  // namespace
 
 int64_t arithmetic_limit(int64_t rounds, [[maybe_unused]] DType dtype) {
 #ifdef __AVX512BF16__
+  if (uses_amx() && dtype == DType::kBFloat16) return run_tiles<Bf16Tiles>(rounds);
+  if (uses_amx() && dtype == DType::kInt8Blocks) return run_tiles<Int8Tiles>(rounds);
   if (dtype == DType::kBFloat16) {
     const auto pairs = bit_cast<__m512bh>(_mm512_set1_epi32(0x3f003f00));  // of 0.5
     run_rounds<Vec>(rounds, [=](Vec sum) { return static_cast<Vec>(_mm512_dpbf16_ps(sum, pairs, pairs)); });

@@ -50,7 +50,7 @@ class KernelDevice:
 
     def attention_dtype(self, pool_dtype: torch.dtype) -> torch.dtype:
         """What queries and weights are rounded to before they are multiplied with the cache's vectors."""
-        multiplies_pairs = self.kernels == "avx512_bf16" and pool_dtype is torch.bfloat16
+        multiplies_pairs = self.kernels in ("avx512_bf16", "avx512_amx") and pool_dtype is torch.bfloat16
         return pool_dtype if multiplies_pairs else self.activation_dtype(pool_dtype)
 
     def skip_if_too_slow(self, num_operations: int) -> None:

@@ -14,6 +14,7 @@ from fakes.kernel_device import KernelDevice, has_isa
 CPU_VARIANTS = [
     ("generic", 2), ("avx2", 1), ("avx2", 2), ("avx2_w16", 2),
     ("avx512", 1), ("avx512", 2), ("avx512_vnni", 2), ("avx512_bf16", 1), ("avx512_bf16", 2),
+    ("avx512_amx", 1), ("avx512_amx", 2),
 ]  # fmt: skip
 CPU_DEVICES = [KernelDevice(isa, num_threads) for isa, num_threads in CPU_VARIANTS if has_isa(isa)]
 CUDA_DEVICES = [KernelDevice("emulated"), pytest.param(KernelDevice("cuda"), marks=pytest.mark.gpu)]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("cpu_device")  # other devices use their ow
 
 
 def multiplies_bfloat16(weight: torch.Tensor) -> bool:
-    return _kernels.isa() == "avx512_bf16" and weight.dtype in (torch.bfloat16, torch.int8)
+    return _kernels.isa() in ("avx512_bf16", "avx512_amx") and weight.dtype in (torch.bfloat16, torch.int8)
 
 
 def exact_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

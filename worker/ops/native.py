@@ -26,7 +26,7 @@ POOL_DTYPES = DTYPES | {torch.int8: 3}
 def backend(device: torch.device) -> str:
     """What runs the operations on this device: "cuda", "torch", or of the CPU's instruction sets the best that we have.
 
-    These are avx512_bf16, avx512_vnni, avx512, avx2 and generic.
+    These are avx512_amx, avx512_bf16, avx512_vnni, avx512, avx2 and generic.
     """
     if not HAS_KERNELS:
         return "torch"

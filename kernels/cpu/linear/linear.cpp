@@ -3,6 +3,7 @@
 #include "cpu.h"
 #include "kernels.h"
 #include "linear/linear_bf16.h"
+#include "linear/linear_bf16_amx.h"
 #include "linear/linear_float.h"
 #include "linear/linear_int8.h"
 #include "linear/linear_product.h"
@@ -52,7 +53,10 @@ ProductInput converted(const ProductInput& x, const PackedWeight& weight) {
 int64_t panels_together([[maybe_unused]] DType weight, [[maybe_unused]] int64_t num_rows) {
   if (is_in_blocks(weight)) return int8_panels_together(num_rows);
 #ifdef __AVX512BF16__
-  if (weight != DType::kFloat32) return Bf16Product<BFloat16>::panels_together(num_rows);
+  if (weight != DType::kFloat32) {
+    if (uses_amx()) return AmxBf16Product<BFloat16>::panels_together(num_rows);
+    return Bf16Product<BFloat16>::panels_together(num_rows);
+  }
 #endif
   return FloatProduct<float>::panels_together(num_rows);
 }
@@ -71,6 +75,10 @@ void linear_panels(const PackedWeight& weight, const ProductInput& x, const Prod
   if (is_in_blocks(weight.dtype)) return int8_panels(weight, x, out, begin, end);
   if (weight.dtype == DType::kFloat32) return FloatProduct<float>(weight, x, out).run(begin, end);
 #ifdef __AVX512BF16__
+  if (uses_amx()) {
+    if (weight.dtype == DType::kInt8) return AmxBf16Product<int8_t>(weight, x, out).run(begin, end);
+    return AmxBf16Product<BFloat16>(weight, x, out).run(begin, end);
+  }
   if (weight.dtype == DType::kInt8) return Bf16Product<int8_t>(weight, x, out).run(begin, end);
   Bf16Product<BFloat16>(weight, x, out).run(begin, end);
 #else
@@ -79,19 +87,52 @@ void linear_panels(const PackedWeight& weight, const ProductInput& x, const Prod
 #endif
 }
 
-void linear_product(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out) {
-  if (x.num_rows == 0) return;
-  const ProductInput input = converted(x, weight);
+namespace {
+
+// Rows of x that are multiplied with all panels before the next ones: as many as stay in a core's cache with a panel.
+int64_t rows_together([[maybe_unused]] const ProductInput& x, [[maybe_unused]] const PackedWeight& weight) {
+#ifdef __AVX512BF16__
+  constexpr int64_t kBytes = 512 * 1024, kGroup = 2 * kTileSize;
+  if (uses_amx() && weight.dtype != DType::kFloat32) {
+    const int64_t bytes = x.stride * (is_in_blocks(weight.dtype) ? 1 : int64_t{sizeof(BFloat16)});
+    const int64_t most = max(kBytes / bytes / kGroup, int64_t{2}) * kGroup;
+    return round_up(ceil_div(x.num_rows, ceil_div(x.num_rows, most)), kGroup);
+  }
+#endif
+  return max(x.num_rows, int64_t{1});
+}
+
+// Rows from `begin` on.
+ProductInput some_rows(const ProductInput& x, int64_t begin, int64_t end) {
+  const int64_t size = x.dtype == DType::kFloat32 ? 4 : x.dtype == DType::kBFloat16 ? 2 : 1;
+  return {static_cast<const int8_t*>(x.data) + begin * x.stride * size, x.stride, end - begin, x.dtype};
+}
+
+ProductOutput some_rows(const ProductOutput& out, int64_t begin) {
+  const int64_t size = out.dtype == DType::kFloat32 ? 4 : 2;
+  return {static_cast<int8_t*>(out.data) + begin * out.stride * size, out.stride, out.dtype, out.is_added};
+}
+
+void multiply_all(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out) {
   const int64_t n = num_panels(weight);
   int64_t together = panels_together(weight.dtype, x.num_rows);
   while (together > 1 && ceil_div(n, together) < num_threads()) together /= 2;  // some work for everybody first
   // Some 2 us of one thread, in products; reading a weight takes as long as using it for eight rows.
   constexpr int64_t kWorthAThread = 1 << 20;
-  if (n * kPanel * weight.in_features * (x.num_rows + 8) < kWorthAThread) {
-    return linear_panels(weight, input, out, 0, n);
-  }
+  if (n * kPanel * weight.in_features * (x.num_rows + 8) < kWorthAThread) return linear_panels(weight, x, out, 0, n);
   parallel_stretches(ceil_div(n, together),
-                     [&](int64_t i) { linear_panels(weight, input, out, i * together, min(n, (i + 1) * together)); });
+                     [&](int64_t i) { linear_panels(weight, x, out, i * together, min(n, (i + 1) * together)); });
+}
+
+}  // namespace
+
+void linear_product(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out) {
+  if (x.num_rows == 0) return;
+  const ProductInput input = converted(x, weight);
+  const int64_t together = rows_together(input, weight);
+  for (int64_t row = 0; row < x.num_rows; row += together) {
+    multiply_all(weight, some_rows(input, row, min(row + together, x.num_rows)), some_rows(out, row));
+  }
 }
 
 Status linear(const LinearArgs& args) {

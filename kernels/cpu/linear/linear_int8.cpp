@@ -3,6 +3,7 @@
 #include "linear/int8_dot.h"
 #include "linear/int8_rows.h"
 #include "linear/linear_epilogue.h"
+#include "linear/linear_int8_amx.h"
 #include "linear/vnni.h"
 #include "threads/parallel.h"
 #include "threads/thread_pool.h"
@@ -133,10 +134,22 @@ void run_panels(const PackedWeight& weight, const ProductInput& x, const Product
 
 }  // namespace
 
-int64_t int8_panels_together(int64_t num_rows) { return num_rows <= kMaxRowsOfTwo ? 2 : 1; }
+int64_t int8_panels_together(int64_t num_rows) {
+#ifdef __AVX512BF16__
+  if (uses_amx()) return num_rows <= kTileSize ? 2 : 1;
+#endif
+  return num_rows <= kMaxRowsOfTwo ? 2 : 1;
+}
 
 void int8_panels(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out, int64_t begin,
                  int64_t end) {
+#ifdef __AVX512BF16__
+  // Fewer rows take vectors no longer.
+  if (uses_amx() && x.num_rows >= (weight.dtype == DType::kInt8Blocks ? 6 : 8)) {
+    if (weight.dtype == DType::kInt8Blocks) return AmxInt8Product<Int8BlockTiles>(weight, x, out).run(begin, end);
+    return AmxInt8Product<Int4BlockTiles>(weight, x, out).run(begin, end);
+  }
+#endif
 #if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512BW__)
   if (uses_vnni()) return run_panels<ByteDot>(weight, x, out, begin, end);
 #endif
