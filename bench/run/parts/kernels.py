@@ -357,7 +357,9 @@ class Bench:
         is_gated = name.endswith("gate_up")
         packed = [ops.pack_linear(weight, is_gated=is_gated, memory=memory) for _ in copies]
         plain = [weight.clone() for _ in copies]
-        is_bfloat16 = self.device == "cuda" or (_kernels.isa() in ("avx512_bf16", "avx512_amx") and self.dtype is torch.bfloat16)
+        is_bfloat16 = self.device == "cuda" or (
+            _kernels.isa() in ("avx512_bf16", "avx512_amx") and self.dtype is torch.bfloat16
+        )
         for rows in self.few(*LINEAR_ROWS):
             x = self.randn(rows, in_features)
             plain_x = x.to(self.dtype)
