@@ -30,8 +30,8 @@ def pack_linear(
 def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     """x [T, K] -> x @ weight.T + bias, [T, N], or what is_gated makes of it. On CPU x is float32, rows may be strided.
 
-    Where the CPU multiplies bfloat16 (backends avx512_bf16 and avx512_amx), bfloat16 weights and int8 ones that alone are rounded meet
-    x rounded to bfloat16; int8 weights of which x is rounded, too, meet int8 everywhere.
+    Where the CPU multiplies bfloat16 (backends avx512_bf16 and avx512_amx), bfloat16 weights and int8 ones that alone
+    are rounded meet x rounded to bfloat16; int8 weights of which x is rounded, too, meet int8 everywhere.
     """
     if packed.panel_width == 0:
         product = F.linear(x, packed.weight, packed.bias)
