@@ -10,8 +10,8 @@ namespace hocket::cpu {
 void set_num_threads(int n);
 int num_threads();
 
-// "avx512_amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2" or "generic", chosen by what the CPU has; "avx2_w16" runs the 16-lane code on AVX2,
-// for tests.
+// "avx512_amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2" or "generic", chosen by what the CPU has; "avx2_w16"
+// runs the 16-lane code on AVX2, for tests.
 const char* isa();
 
 // False, and no change, where this CPU or this build lacks it.
