@@ -38,13 +38,14 @@ extern const KernelTable kTable;
 namespace {
 
 #ifdef HOCKET_X86
+KernelTable renamed(KernelTable table, const char* isa) {
+  table.isa = isa;
+  return table;
+}
+
 // The kernels of avx512, whose products of int8 may use one more instruction.
 const KernelTable* avx512_vnni() {
-  static const KernelTable table = [] {
-    KernelTable made = avx512::kTable;
-    made.isa = "avx512_vnni";
-    return made;
-  }();
+  static const KernelTable table = renamed(avx512::kTable, "avx512_vnni");
   return &table;
 }
 
@@ -63,11 +64,7 @@ bool may_use_tiles() {
 
 // The kernels of avx512_bf16, whose products use tiles.
 const KernelTable* avx512_amx() {
-  static const KernelTable table = [] {
-    KernelTable made = avx512_bf16::kTable;
-    made.isa = "avx512_amx";
-    return made;
-  }();
+  static const KernelTable table = renamed(avx512_bf16::kTable, "avx512_amx");
   return &table;
 }
 #endif

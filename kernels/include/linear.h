@@ -47,10 +47,10 @@ struct LinearArgs {
 
 // kWrongPacking where panel_width is not the current instruction set's.
 //
-// x and bfloat16 or int8 weights: where the instruction set multiplies bfloat16 (avx512_bf16), x is rounded to
-// bfloat16, to nearest even, and products are summed in float32; elsewhere the weights become float32 and x stays so.
-// With float32 weights everything is float32. Weights in blocks meet x in int8, each block of kInt8Block values of a
-// row being integers from -127 to 127 times a scale, to the nearest: products and sums are integers within a block,
+// x and bfloat16 or int8 weights: where the instruction set multiplies bfloat16 (avx512_bf16, avx512_amx), x is rounded
+// to bfloat16, to nearest even, and products are summed in float32; elsewhere the weights become float32 and x stays
+// so. With float32 weights everything is float32. Weights in blocks meet x in int8, each block of kInt8Block values of
+// a row being integers from -127 to 127 times a scale, to the nearest: products and sums are integers within a block,
 // times both scales in float32, and blocks are summed in ascending order. kUnsupportedDType for bfloat16 x anywhere
 // else.
 Status linear_cpu(const LinearArgs& args);

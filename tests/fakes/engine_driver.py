@@ -17,7 +17,7 @@ GATEWAY = b"gateway"
 GREEDY = SamplingParams(temperature=0.0)
 
 
-def make_engine(folder: Path, **settings: Any) -> Engine:
+def make_engine(folder: Path, clock: Callable[[], float] = time.monotonic, **settings: Any) -> Engine:
     """A small engine on one thread, float32 unless told otherwise."""
     defaults = {
         "dtype": "float32",
@@ -27,7 +27,7 @@ def make_engine(folder: Path, **settings: Any) -> Engine:
         "cache_memory_bytes": 8 << 20,
         "host_cache_bytes": 0,
     }
-    return build_engine(EngineConfig(model=str(folder), **{**defaults, **settings}), time.monotonic())[0]
+    return build_engine(EngineConfig(model=str(folder), **{**defaults, **settings}), clock(), clock)[0]
 
 
 def greedy_requests(prompts: Sequence[list[int]], num_tokens: int, first_id: int = 1) -> list[EngineRequest]:

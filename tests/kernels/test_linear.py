@@ -274,11 +274,11 @@ def test_int8_in_blocks_takes_tiny_and_huge_rows(tokens: int) -> None:
 @pytest.mark.parametrize("is_gated", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4", "int8-weights"])
-@pytest.mark.parametrize(("in_features", "out_features"), [(96, 160), (301, 70), (1024, 256)])
+@pytest.mark.parametrize(("in_features", "out_features"), [(96, 160), (301, 70), (1024, 256), (5001, 40)])
 def test_row_does_not_depend_on_its_company(
     in_features: int, out_features: int, kind: str, has_bias: bool, is_gated: bool
 ) -> None:
-    """To the last bit, also where the threads have other panels together."""
+    """To the last bit, also where the threads have other panels together, and where long rows are taken in parts."""
     weight = torch.randn(out_features, in_features).to(torch.bfloat16 if kind == "bfloat16" else torch.float32)
     bias = torch.randn(out_features) if has_bias else None
     x = torch.randn(130, in_features)

@@ -8,6 +8,7 @@ import math
 import secrets
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -80,9 +81,11 @@ def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: 
     return 0
 
 
-def build_engine(config: EngineConfig, started: float) -> tuple[Engine, EngineInfo]:
+def build_engine(
+    config: EngineConfig, started: float, clock: Callable[[], float] = time.monotonic
+) -> tuple[Engine, EngineInfo]:
     """Raises WorkerError, ModelNotFoundError or ValueError for a wrong configuration or checkpoint."""
-    return _build(config, started, None)[:2]
+    return _build(config, started, None, clock)[:2]
 
 
 def build_peered_engine(config: EngineConfig, started: float, options: PeerOptions) -> tuple[Engine, EnginePeers]:
@@ -100,7 +103,7 @@ def _peer_options(link: GatewayLink, incarnation: str) -> PeerOptions | None:
 
 
 def _build(
-    config: EngineConfig, started: float, options: PeerOptions | None
+    config: EngineConfig, started: float, options: PeerOptions | None, clock: Callable[[], float] = time.monotonic
 ) -> tuple[Engine, EngineInfo, LoadedRunner, EnginePeers | None]:
     if config.decision_record is not None:
         check_new(Path(config.decision_record))
@@ -121,7 +124,7 @@ def _build(
     peers = open_peers(options, mover, core, fingerprint, config.block_size)
     tiers = NoTiers() if mover is None else EngineTiers(core, mover, peers)
     sessions = open_sessions(config, mover, core, fingerprint)
-    engine = Engine(core, loaded.runner, limits, time.monotonic, tiers, sessions, loaded.grammars)
+    engine = Engine(core, loaded.runner, limits, clock, tiers, sessions, loaded.grammars)
     return engine, _describe(config, loaded, mover, recipe, started), loaded, peers
 
 

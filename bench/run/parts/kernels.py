@@ -459,6 +459,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--isa", default=_kernels.isa(), help="of the CPU: avx512_amx, avx512_bf16, avx2, ...")
     parser.add_argument("--ops", nargs="*", choices=OPS, default=OPS)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16")
     parser.add_argument("--seconds", type=float, default=0.1, help="how long each case is repeated (CPU)")
@@ -466,6 +467,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("there is no CUDA device; --device cpu --smoke shows that the code runs")
+    _kernels.set_isa(args.isa)
     if not args.smoke:
         ops.set_num_threads(args.threads)
         torch.set_num_threads(args.threads)  # for the library's times

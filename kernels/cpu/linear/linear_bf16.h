@@ -3,7 +3,7 @@
 //
 // Rows of x are taken in groups of up to kMaxRows, whose sums over a panel stay in registers; few rows take two
 // panels at a time, so that there are enough independent sums to hide the latency. Every sum runs over k in the same
-// order in one register, so its value does not depend on the group.
+// order in one register, so its value does not depend on the group. linear_bf16_amx.h has the product by tiles.
 //
 // The weight is asked for ahead of its use: where one group is all there is, a little further down the same panels;
 // else, while the groups use one panel, the next one, in equal parts.

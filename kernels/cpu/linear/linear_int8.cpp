@@ -146,8 +146,8 @@ void int8_panels(const PackedWeight& weight, const ProductInput& x, const Produc
 #ifdef __AVX512BF16__
   // Fewer rows take vectors no longer.
   if (uses_amx() && x.num_rows >= (weight.dtype == DType::kInt8Blocks ? 6 : 8)) {
-    if (weight.dtype == DType::kInt8Blocks) return AmxInt8Product<Int8BlockTiles>(weight, x, out).run(begin, end);
-    return AmxInt8Product<Int4BlockTiles>(weight, x, out).run(begin, end);
+    if (weight.dtype == DType::kInt8Blocks) return AmxInt8Product<Int8Weights<PairDot>>(weight, x, out).run(begin, end);
+    return AmxInt8Product<Int4Weights<PairDot>>(weight, x, out).run(begin, end);
   }
 #endif
 #if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512BW__)

@@ -12,23 +12,7 @@
 
 namespace hocket::cpu::HOCKET_ISA {
 
-// How the packed layout has a block, as rows of four k that a tile takes.
-struct Int8BlockTiles {
-  using Scale = float;
-  static constexpr int64_t kBlock = kInt8Block;
-  static constexpr int64_t kStep = 64;  // of k
-  static constexpr int32_t kOffset = 0;
-  static constexpr int64_t kQuads = 1;  // of k in a packed row
-};
-
-struct Int4BlockTiles {
-  using Scale = Float16;
-  static constexpr int64_t kBlock = kInt4Block;
-  static constexpr int64_t kStep = kInt4Block;
-  static constexpr int32_t kOffset = 8;
-  static constexpr int64_t kQuads = 2;
-};
-
+// Block: Weights of int8_dot.h, whose integers a tile takes as they are.
 template <class Block>
 class AmxInt8Product {
  public:
@@ -44,7 +28,7 @@ class AmxInt8Product {
   void run(int64_t panel_begin, int64_t panel_end) const {
     int64_t panel = panel_begin;
     if (num_rows_ <= kTileSize) {
-      const Tiles tiles(num_rows_, Block::kStep);
+      const Tiles tiles(num_rows_, kStep);
       for (; panel + 2 <= panel_end; panel += 2) multiply<1, 2>(0, num_rows_, panel);
       if (panel < panel_end) multiply<1, 1>(0, num_rows_, panel);
       return;
@@ -52,15 +36,16 @@ class AmxInt8Product {
     for (; panel < panel_end; ++panel) {
       for (int64_t row = 0; row < num_rows_; row += 2 * kTileSize) {
         const int64_t num_rows = min(num_rows_ - row, 2 * kTileSize);
-        const Tiles tiles(num_rows, Block::kStep);
+        const Tiles tiles(num_rows, kStep);
         num_rows > kTileSize ? multiply<2, 1>(row, num_rows, panel) : multiply<1, 1>(row, num_rows, panel);
       }
     }
   }
 
  private:
+  static constexpr int64_t kStep = min(Block::kBlock, kTileBytes);   // of k
   static constexpr int64_t kRowBytes = 4 * kPanel;                   // four k, or eight of int4, for a panel's columns
-  static constexpr int64_t kTileRows = Block::kStep / 4;             // of a tile
+  static constexpr int64_t kTileRows = kStep / 4;                    // of a tile
   static constexpr int64_t kPackedRows = kTileRows / Block::kQuads;  // of a step
   static constexpr int64_t kStepBytes = kPackedRows * kRowBytes;
   static constexpr int64_t kAheadBytes = 8192;
@@ -123,14 +108,9 @@ class AmxInt8Product {
   [[gnu::always_inline]] static void unpack(const int8_t* from, int64_t packed_rows, int8_t* to) {
     for (int64_t i = 0; i < packed_rows; ++i, from += kRowBytes, to += Block::kQuads * kRowBytes) {
       for (int64_t j = 0; j < kRowBytes; j += 4 * kWidth) {
-        const UintVec values = load_quads(from + j);
-        if constexpr (Block::kQuads == 1) {
-          __builtin_memcpy(to + j, &values, sizeof(values));
-        } else {
-          const UintVec low = values & 0x0f0f0f0fu, high = values >> 4 & 0x0f0f0f0fu;
-          __builtin_memcpy(to + j, &low, sizeof(low));
-          __builtin_memcpy(to + kRowBytes + j, &high, sizeof(high));
-        }
+        UintVec quads[Block::kQuads];
+        Block::unpack(load_quads(from + j), quads);
+        for (int q = 0; q < Block::kQuads; ++q) __builtin_memcpy(to + q * kRowBytes + j, &quads[q], sizeof(quads[q]));
       }
     }
   }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,11 @@ def profile(tmp_path: Path) -> str:
 def guessing(profile: str, folder: Path = DEMO_MODEL, **settings: Any) -> Engine:
     defaults = {"speculation": "auto", "latency_profile": profile, "max_num_seqs": 48, "max_ttft_ms": 0}
     return make_engine(folder, **{**defaults, **settings})
+
+
+def steady_clock() -> Callable[[], float]:
+    """Every step takes half of what the profile says, however busy the machine is: how much is guessed depends on it."""
+    return itertools.count(1.0, CHEAP.step_base / 4).__next__  # looked at before a step, before it runs, and behind it
 
 
 def repetitive_prompts(num: int, seed: int) -> list[list[int]]:
@@ -150,7 +157,7 @@ def asked_by(tenant: str, requests: list[EngineRequest], first_id: int, salt: st
 
 def test_answers_like_earlier_ones_of_the_tenant_come_in_fewer_steps_and_are_the_same(profile: str) -> None:
     requests = sampled_requests(24, seed=8)
-    plain, engine = make_engine(DEMO_MODEL), guessing(profile)
+    plain, engine = make_engine(DEMO_MODEL), guessing(profile, clock=steady_clock())
     first = run(engine, asked_by("a", requests, 1))
     expected = [outcome(deltas) for _, deltas in sorted(run(plain, asked_by("a", requests, 1)).items())]
     assert [outcome(first[i]) for i in sorted(first)] == expected
@@ -164,8 +171,7 @@ def test_answers_like_earlier_ones_of_the_tenant_come_in_fewer_steps_and_are_the
             (after.num_output_tokens - before.num_output_tokens) / (after.num_steps - before.num_steps)
         )
     same, other_tenant, other_salt, same_again = tokens_per_step
-    # How much is guessed depends on what steps are measured to cost: a busy machine has given 1.45.
-    assert min(same, same_again) > 1.25 * max(other_tenant, other_salt)
+    assert min(same, same_again) > 1.5 * max(other_tenant, other_salt)
 
 
 def test_behind_a_grammar_nothing_is_guessed_that_is_not_forced(profile: str, tmp_path: Path) -> None:
