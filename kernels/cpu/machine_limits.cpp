@@ -66,7 +66,8 @@ int64_t run_quads(int64_t rounds) {
 template <class Kind>
 int64_t run_tiles(int64_t rounds) {
   parallel_tasks(num_threads(), [&](int64_t) {
-    const Tiles tiles(2 * kTileSize);
+    Tiles tiles;
+    tiles.take_rows(2 * kTileSize);
     zero_tiles<4>();
     zero_tile<4>();
     zero_tile<5>();

@@ -22,16 +22,21 @@ constexpr int64_t kTileSize = 16;   // rows; columns of 32 bits
 class Tiles {
  public:
   // k_bytes: of k in one step, a multiple of 4.
+  explicit Tiles(int64_t k_bytes = kTileBytes) : k_bytes_(k_bytes) {}
+
+  // Before the first product, and where the number of rows changes: the tiles are empty then. Else it costs nothing.
   // REQUIRES: 0 < num_rows <= 2 * kTileSize.
-  explicit Tiles(int64_t num_rows, int64_t k_bytes = kTileBytes) {
+  void take_rows(int64_t num_rows) {
+    if (num_rows == num_rows_) return;
+    num_rows_ = num_rows;
     const auto first = static_cast<uint8_t>(min(num_rows, kTileSize));
     const auto second = static_cast<uint8_t>(num_rows > kTileSize ? num_rows - kTileSize : num_rows);
-    const auto of_panel = static_cast<uint8_t>(k_bytes / 4);
+    const auto of_panel = static_cast<uint8_t>(k_bytes_ / 4);
     const uint8_t rows[8] = {first, first, second, second, first, second, of_panel, of_panel};
     Config config;
     for (int i = 0; i < 8; ++i) {
       config.rows[i] = rows[i];
-      config.bytes[i] = static_cast<uint16_t>(i == 4 || i == 5 ? k_bytes : kTileBytes);
+      config.bytes[i] = static_cast<uint16_t>(i == 4 || i == 5 ? k_bytes_ : kTileBytes);
     }
     asm volatile("ldtilecfg %0" ::"m"(config));
   }
@@ -47,6 +52,9 @@ class Tiles {
     uint8_t rows[16] = {};
   };
   static_assert(sizeof(Config) == 64);
+
+  int64_t k_bytes_;
+  int64_t num_rows_ = 0;
 };
 
 template <int kTile>

@@ -31,14 +31,15 @@ class AmxBf16Product {
   static int64_t panels_together(int64_t num_rows) { return num_rows <= kTileSize ? 2 : 1; }
 
   void run(int64_t panel_begin, int64_t panel_end) const {
+    Tiles tiles;
     int64_t panel = panel_begin;
     if (x_.num_rows <= kTileSize) {
-      const Tiles tiles(x_.num_rows);
+      tiles.take_rows(x_.num_rows);
       for (; panel + 2 <= panel_end; panel += 2) multiply<1, 2>(0, x_.num_rows, panel, packed(panel), nullptr);
       if (panel < panel_end) multiply<1, 1>(0, x_.num_rows, panel, packed(panel), nullptr);
       return;
     }
-    for (; panel < panel_end; ++panel) run_groups(panel);
+    for (; panel < panel_end; ++panel) run_groups(panel, tiles);
   }
 
  private:
@@ -57,25 +58,25 @@ class AmxBf16Product {
     }
   }
 
-  void run_groups(int64_t panel) const {
+  void run_groups(int64_t panel, Tiles& tiles) const {
     if constexpr (sizeof(T) == 2) {
-      run_groups(panel, packed(panel));
+      run_groups(panel, packed(panel), tiles);
     } else {
       const auto bytes = static_cast<size_t>(num_pairs_ * kRowBytes);
       auto* converted = static_cast<BFloat16*>(scratch(Scratch::kItem, bytes));
       convert(packed(panel), num_pairs_, converted);
-      run_groups(panel, converted);
+      run_groups(panel, converted, tiles);
     }
   }
 
-  void run_groups(int64_t panel, const BFloat16* weights) const {
+  void run_groups(int64_t panel, const BFloat16* weights, Tiles& tiles) const {
     const char* next = reinterpret_cast<const char*>(packed(panel + 1));
     const int64_t lines = ceil_div(panel_size_ * static_cast<int64_t>(sizeof(T)), int64_t{64});
     const int64_t groups = ceil_div(x_.num_rows, 2 * kTileSize);
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t row = g * 2 * kTileSize, num_rows = min(x_.num_rows - row, 2 * kTileSize);
       const Ahead ahead{next + lines * g / groups * 64, next + lines * (g + 1) / groups * 64};
-      const Tiles tiles(num_rows);
+      tiles.take_rows(num_rows);
       if (num_rows > kTileSize) {
         multiply<2, 1>(row, num_rows, panel, weights, &ahead);
       } else {

@@ -26,9 +26,10 @@ class AmxInt8Product {
         panel_bytes_(panel_bytes(weight.dtype, weight.in_features)) {}
 
   void run(int64_t panel_begin, int64_t panel_end) const {
+    Tiles tiles(kStep);
     int64_t panel = panel_begin;
     if (num_rows_ <= kTileSize) {
-      const Tiles tiles(num_rows_, kStep);
+      tiles.take_rows(num_rows_);
       for (; panel + 2 <= panel_end; panel += 2) multiply<1, 2>(0, num_rows_, panel);
       if (panel < panel_end) multiply<1, 1>(0, num_rows_, panel);
       return;
@@ -36,7 +37,7 @@ class AmxInt8Product {
     for (; panel < panel_end; ++panel) {
       for (int64_t row = 0; row < num_rows_; row += 2 * kTileSize) {
         const int64_t num_rows = min(num_rows_ - row, 2 * kTileSize);
-        const Tiles tiles(num_rows, kStep);
+        tiles.take_rows(num_rows);
         num_rows > kTileSize ? multiply<2, 1>(row, num_rows, panel) : multiply<1, 1>(row, num_rows, panel);
       }
     }
