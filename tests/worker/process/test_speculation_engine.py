@@ -49,8 +49,9 @@ def guessing(profile: str, folder: Path = DEMO_MODEL, **settings: Any) -> Engine
 
 
 def steady_clock() -> Callable[[], float]:
-    """Every step takes half of what the profile says, however busy the machine is: how much is guessed depends on it."""
-    return itertools.count(1.0, CHEAP.step_base / 4).__next__  # looked at before a step, before it runs, and behind it
+    """Every step takes half of what the profile says, however busy the machine is: guesses depend on it."""
+    looks = CHEAP.step_base / 4  # apart: before a step is planned, before it runs, and behind it
+    return itertools.count(1.0, looks).__next__
 
 
 def repetitive_prompts(num: int, seed: int) -> list[list[int]]:
