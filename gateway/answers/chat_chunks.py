@@ -29,7 +29,7 @@ class ChatChunks(Chunks):
     def _rich_chunk(self, choice: Choice, text: str) -> bytes:
         entries = choice.take_logprobs()
         token_ids = choice.take_token_ids()
-        if not (text or entries or token_ids):
+        if not (text or entries or token_ids or choice.finish_reason is None):
             return b""
         logprobs = chat_logprobs(self._tokenizer, entries, self._as_ids) if self._has_logprobs else None
         shown_ids = token_ids if self._has_token_ids else UNSET

@@ -41,13 +41,15 @@ class Chunks(EventStream):
         self._num_shown = [0] * len(prepared.choices)  # tokens of what was sent, for running usage
 
     def piece(self, choice: Choice, text: str) -> bytes:
+        """A chunk also where a token is no text yet, half a character: who counts chunks, as load generators do, would
+        see one token missing and the next one late."""
         frame = self._frames[choice.index]
         if frame is None:
             prefix, suffix = self._text_chunk(choice.index, MARK).split(_MARK_JSON)
             self._frames[choice.index] = (prefix, suffix)
             return self._opening(choice) + self.piece(choice, text)
         if self._is_plain:
-            chunk = b"%b%b%b" % (frame[0], orjson.dumps(text), frame[1]) if text else b""
+            chunk = b"%b%b%b" % (frame[0], orjson.dumps(text), frame[1]) if text or choice.finish_reason is None else b""
         else:
             self._num_shown[choice.index] = choice.num_tokens
             chunk = self._rich_chunk(choice, text)
@@ -65,7 +67,7 @@ class Chunks(EventStream):
 
     @abstractmethod
     def _rich_chunk(self, choice: Choice, text: str) -> bytes:
-        """Text with log-probabilities, token ids or usage; empty if there are none."""
+        """Text with log-probabilities, token ids or usage; empty if the answer is over and there are none."""
 
     @abstractmethod
     def _opening(self, choice: Choice) -> bytes:

@@ -36,7 +36,7 @@ class CompletionChunks(Chunks):
     def _rich_chunk(self, choice: Choice, text: str) -> bytes:
         entries = choice.take_logprobs()
         token_ids = choice.take_token_ids()
-        if not (text or entries or token_ids):
+        if not (text or entries or token_ids or choice.finish_reason is None):
             return b""
         logprobs = self._logprobs[choice.index].output(entries) if self._has_logprobs else None
         shown_ids = token_ids if self._has_token_ids else UNSET

@@ -58,6 +58,7 @@ CONTROLS = {"uploads": SENDING}  # of the other cells: nothing
 NUM_DRAWS = 1000
 SETTLE_SECONDS = 2.0  # for what the neighbour does to spread, and for what it left to end
 UPLOAD_BYTES_PER_SECOND = 8.0 * 2**20  # that the gateway takes of one tenant
+REST_SECONDS = 20.0  # in which an idle server has the system back its memory, once
 MAX_ITL_RATIO, MAX_TTFT_RATIO = 1.1, 2.0
 
 
@@ -202,6 +203,7 @@ class Matrix:
 async def measure(server: ServerProcess, sink: Sink, vocab_size: int, args: argparse.Namespace) -> list[Cell]:
     matrix = Matrix(server, sink, vocab_size, args)
     await matrix.alice()  # everything has run once
+    await asyncio.sleep(REST_SECONDS)
     cells = [Cell(name) for name in args.cells]
     for cell in cells:
         await matrix.measure(cell)
