@@ -15,12 +15,11 @@ import struct
 import sys
 from typing import IO, Protocol
 
-from schedcore.api.time_slice import in_short_turns, shorten_time_slice
+from schedcore.api.time_slice import in_short_turns
 
 LENGTH = struct.Struct(">I")
 TOKEN_IDS = "i"
 _IDLE_SECONDS = 60.0  # then its memory is given back
-_SLICE_SECONDS = 0.0001
 NICENESS = 17  # a fiftieth of a core that somebody else wants, too; all of one that nobody does
 
 
@@ -50,14 +49,8 @@ def _read(stream: Source, num_bytes: int) -> bytes | None:
     return bytes(content)
 
 
-def _stand_back() -> None:
-    """Whoever reads a stream of tokens hardly notices, and a text gets done however busy the machine is."""
-    os.nice(NICENESS)
-    shorten_time_slice(_SLICE_SECONDS)
-
-
 def main() -> int:
-    _stand_back()
+    os.nice(NICENESS)  # who reads tokens hardly notices, and a text gets done however busy the machine is
     from tokenizers import Tokenizer
 
     source, sink = io.FileIO(0), sys.stdout.buffer  # what is buffered, select() does not see

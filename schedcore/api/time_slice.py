@@ -6,7 +6,8 @@ milliseconds. Its share of the processor stays the same. Who passes tokens on sl
 microseconds when it wakes.
 
 Shorter than the usual one, but no shorter than what is done between two waits: the clock's tick takes the core from
-whoever has used up its slice, and gives it back at the next tick, 4 ms later.
+whoever has used up the shortest slice of all that wait there, and gives it back at the next tick, 4 ms later. So
+nobody who may wait on the same core should have a shorter one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class _Attributes(ctypes.Structure):
 
 
 def shorten_time_slice(seconds: float = SHORT_SLICE) -> bool:
-    """Of the calling thread; Linux takes 0.0001 to 0.1. False where that is not possible or not allowed; nothing depends on it but latency."""
+    """Of the calling thread; Linux takes 0.0001 to 0.1 s. False where that is not possible or not allowed: nothing
+    depends on it but latency."""
     number = _SETATTR.get(platform.machine())
     if number is None or platform.system() != "Linux":
         return False
