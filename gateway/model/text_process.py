@@ -62,7 +62,9 @@ def main() -> int:
         # One by one: a batch would take all cores.
         with in_short_turns():
             encoding = backend.encode(text.decode("utf-8", "surrogatepass"), add_special_tokens=False)
-        write_frame(sink, array.array(TOKEN_IDS, encoding.ids).tobytes())
+            token_ids = array.array(TOKEN_IDS, encoding.ids).tobytes()
+            del encoding
+        write_frame(sink, token_ids)
     return 0
 
 
