@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
+
+from fakes.eventually import eventually
+from fakes.fake_engine import FakeEngine
 
 
 def parse_events(body: str) -> list[Any]:
@@ -27,3 +31,17 @@ async def stream_events(client: Any, path: str, **fields: Any) -> list[Any]:
     assert response.status == 200, await response.text()
     assert response.headers["Content-Type"].startswith("text/event-stream")
     return parse_events(await response.text())
+
+
+async def events_by_step(client: Any, engine: FakeEngine, path: str, num_steps: int, **fields: Any) -> list[Any]:
+    """The first event after each step of a manual engine; a step without one fails in time."""
+    posting = asyncio.create_task(client.post(path, json={"stream": True, **fields}))
+    await eventually(lambda: engine.num_open == 1)
+    events = []
+    for _ in range(num_steps):
+        engine.step()
+        response = await posting
+        frame = await asyncio.wait_for(response.content.readuntil(b"\n\n"), 10.0)
+        events += parse_events(frame.decode())
+    response.close()
+    return events

@@ -10,7 +10,7 @@ import pytest
 from fakes.byte_tokenizer import END
 from fakes.eventually import eventually
 from fakes.fake_engine import FakeEngine, saying
-from fakes.sse_reader import stream_events
+from fakes.sse_reader import events_by_step, stream_events
 from schedcore.api.types import RequestClass, Targets
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -73,6 +73,14 @@ async def test_stream_is_role_then_content_then_finish_then_done(serve: Any) -> 
     assert [event["choices"][0]["finish_reason"] for event in events] == [None] * (len(events) - 1) + ["stop"]
     assert len({event["id"] for event in events}) == 1
     assert all("usage" not in event for event in events)
+
+
+async def test_half_a_character_is_a_chunk_without_content(serve: Any) -> None:
+    engine = FakeEngine(saying("\u00e9\u00e9"), is_manual=True)
+    client = await serve(engine)
+    role, *events = await events_by_step(client, engine, "/v1/chat/completions", 4, messages=HELLO)
+    assert role["choices"][0]["delta"]["role"] == "assistant"  # it comes with the first chunk, which is half a character
+    assert [event["choices"][0]["delta"] for event in events] == [{"content": text} for text in ("", "\u00e9", "")]
 
 
 async def test_stream_with_usage_ends_with_it(serve: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fakes.byte_tokenizer import END, byte_tokenizer
 from fakes.fake_engine import FakeEngine, saying
-from fakes.sse_reader import stream_events
+from fakes.sse_reader import events_by_step, stream_events
 from gateway.answers.logprobs import CompletionLogprobsWriter
 from gateway.model.tokenize import Tokenizer
 from schedcore.api.types import TokenLogprobs
@@ -57,6 +57,14 @@ async def test_prompt_is_text_or_token_ids_or_a_list_of_either(serve: Any, promp
 async def test_choices_are_ordered_by_prompt_then_n(serve: Any) -> None:
     body = await complete(await serve(FakeEngine()), prompt=["a", "b"], n=2)
     assert [(choice["index"], choice["text"]) for choice in body["choices"]] == list(enumerate("aabb"))
+
+
+@pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}])
+async def test_half_a_character_is_a_chunk_without_text(serve: Any, options: dict[str, Any]) -> None:
+    """Who counts chunks counts tokens, and times between chunks are those between tokens."""
+    engine = FakeEngine(saying("a\u4e16b"), is_manual=True)
+    events = await events_by_step(await serve(engine), engine, "/v1/completions", 5, prompt="a", **options)
+    assert [event["choices"][0]["text"] for event in events] == ["a", "", "", "\u4e16", "b"]
 
 
 async def test_streamed_choices_carry_their_index(serve: Any) -> None:
