@@ -49,7 +49,9 @@ class Chunks(EventStream):
             self._frames[choice.index] = (prefix, suffix)
             return self._opening(choice) + self.piece(choice, text)
         if self._is_plain:
-            chunk = b"%b%b%b" % (frame[0], orjson.dumps(text), frame[1]) if text or choice.finish_reason is None else b""
+            chunk = (
+                b"%b%b%b" % (frame[0], orjson.dumps(text), frame[1]) if text or choice.finish_reason is None else b""
+            )
         else:
             self._num_shown[choice.index] = choice.num_tokens
             chunk = self._rich_chunk(choice, text)

@@ -79,7 +79,9 @@ async def test_half_a_character_is_a_chunk_without_content(serve: Any) -> None:
     engine = FakeEngine(saying("\u00e9\u00e9"), is_manual=True)
     client = await serve(engine)
     role, *events = await events_by_step(client, engine, "/v1/chat/completions", 4, messages=HELLO)
-    assert role["choices"][0]["delta"]["role"] == "assistant"  # it comes with the first chunk, which is half a character
+    assert (
+        role["choices"][0]["delta"]["role"] == "assistant"
+    )  # it comes with the first chunk, which is half a character
     assert [event["choices"][0]["delta"] for event in events] == [{"content": text} for text in ("", "\u00e9", "")]
 
 
