@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 _SETATTR = {"x86_64": 314, "aarch64": 274}  # the number of sched_setattr(2), which libc does not wrap everywhere
 _RESET_ON_FORK = 0x01  # a flag of its own here: children and their threads get the usual slice
-SHORT_SLICE = 0.001  # seconds; the usual one is some three milliseconds on two cores and longer on more
+_SHORT_SLICE_NS = 1_000_000  # the usual one is some three milliseconds
 _TURN_SECONDS = 0.00025  # of computing, before others have theirs
 
 
@@ -41,9 +41,8 @@ class _Attributes(ctypes.Structure):
     )
 
 
-def shorten_time_slice(seconds: float = SHORT_SLICE) -> bool:
-    """Of the calling thread; Linux takes 0.0001 to 0.1 s. False where that is not possible or not allowed: nothing
-    depends on it but latency."""
+def shorten_time_slice() -> bool:
+    """Of the calling thread. False where that is not possible or not allowed; nothing depends on it but latency."""
     number = _SETATTR.get(platform.machine())
     if number is None or platform.system() != "Linux":
         return False
@@ -54,7 +53,7 @@ def shorten_time_slice(seconds: float = SHORT_SLICE) -> bool:
         policy=os.SCHED_OTHER,
         flags=_RESET_ON_FORK,
         nice=os.getpriority(os.PRIO_PROCESS, 0),
-        runtime_ns=round(1e9 * seconds),
+        runtime_ns=_SHORT_SLICE_NS,
     )
     return bool(_libc().syscall(number, 0, ctypes.byref(attributes), 0) == 0)
 

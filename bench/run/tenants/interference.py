@@ -7,6 +7,7 @@
 Alice streams completions, one after the other, each with a prompt of its own; in the first --batch-rounds rounds a
 small batch of hers is timed afterwards. Bob does X (`bench/lib/load/bad_neighbour.py`), from a process of its own, or
 nothing.
+Alice begins when the server has rested, so that its memory is backed.
 Both arms of a cell take turns, the first arm changing from round to round, on one server. A figure is of all rounds'
 gaps together; the interval is of 90 %, over rounds drawn again with replacement. Bob's client runs on the server's
 cores, but stands back in short turns, so that the figures are of what the server does for him; his answers per second
