@@ -48,14 +48,15 @@ class Chunks(EventStream):
             prefix, suffix = self._text_chunk(choice.index, MARK).split(_MARK_JSON)
             self._frames[choice.index] = (prefix, suffix)
             return self._opening(choice) + self.piece(choice, text)
-        if self._is_plain:
-            chunk = (
-                b"%b%b%b" % (frame[0], orjson.dumps(text), frame[1]) if text or choice.finish_reason is None else b""
-            )
-        else:
+        is_over = choice.finish_reason is not None
+        if not self._is_plain:
             self._num_shown[choice.index] = choice.num_tokens
             chunk = self._rich_chunk(choice, text)
-        return chunk if choice.finish_reason is None else chunk + self._closing(choice)
+        elif text or not is_over:
+            chunk = b"%b%b%b" % (frame[0], orjson.dumps(text), frame[1])
+        else:
+            chunk = b""
+        return chunk + self._closing(choice) if is_over else chunk
 
     def end(self) -> bytes:
         return self._usage_chunk(self._prepared.usage()) + DONE if self._has_usage else DONE
