@@ -6,12 +6,16 @@
 // that wakes late can neither run a task of a finished job nor mix the fields of two. Nobody waits for workers that
 // sleep through a job.
 //
-// Somebody waits for a worker that lost its CPU in the middle of a task, though, for as long as the operating system
-// lets others run there: milliseconds. After such a loss the caller works alone for as long, at most for kMaxAlone.
+// Somebody waits for a thread that lost its CPU in the middle of a task, though, for as long as the operating system
+// lets others run there: milliseconds. So who has nothing left to do looks for one whose CPU time stands still, and
+// lets it have the CPU that it waits on itself. Where that did not help either, the caller works alone for as long as
+// it has waited, at most for kMaxAlone.
 #include "threads/thread_pool.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +23,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -73,6 +78,33 @@ void stand_behind_others() {
 #endif
 }
 
+// A thread that computes, as the others see it. Written by itself.
+struct Seat {
+  std::atomic<pid_t> thread{0};
+  std::atomic<clockid_t> clock{0};
+  std::atomic<bool> has_task{false};
+  std::atomic<bool> is_guest{false};  // comes to the CPU of one that waits for it
+
+  void take() {
+    static thread_local const pid_t own = gettid();  // a call of the system
+    if (thread.load(std::memory_order_relaxed) == own) return;
+    clockid_t own_clock;
+    pthread_getcpuclockid(pthread_self(), &own_clock);
+    clock.store(own_clock, std::memory_order_relaxed);
+    thread.store(own, std::memory_order_release);
+  }
+
+  // Whether it has not run for some microseconds.
+  bool stands_still() const {
+    timespec before{};
+    timespec after{};
+    if (clock_gettime(clock.load(std::memory_order_relaxed), &before) != 0) return false;
+    for (int spins = 0; spins < 256; ++spins) pause();
+    if (clock_gettime(clock.load(std::memory_order_relaxed), &after) != 0) return false;
+    return before.tv_sec == after.tv_sec && before.tv_nsec == after.tv_nsec;
+  }
+};
+
 class ThreadPool {
  public:
   ThreadPool() : cpus_(usable_cpus()) {
@@ -96,9 +128,10 @@ class ThreadPool {
       run_alone(num_tasks, body, context);
     } else {
       start();
+      caller_.take();
       keep_workers_off(sched_getcpu());
       publish(num_tasks, body, context);
-      const int64_t num_own = take_tasks(ticket_.load(std::memory_order_relaxed));
+      const int64_t num_own = take_tasks(ticket_.load(std::memory_order_relaxed), caller_);
       if (!is_done_soon(num_tasks)) wait_long(num_tasks, begin, num_own);
     }
     busy_.store(false, std::memory_order_release);
@@ -113,19 +146,24 @@ class ThreadPool {
     if (!workers_.empty()) return;
     stopping_.store(false, std::memory_order_relaxed);
     const uint64_t ticket = ticket_.load(std::memory_order_relaxed);
-    for (int i = 1; i < num_threads_; ++i) workers_.emplace_back([this, ticket] { work(job_of(ticket)); });
+    for (int i = 1; i < num_threads_; ++i) {
+      Seat& seat = seats_.emplace_back();
+      workers_.emplace_back([this, ticket, &seat] { work(job_of(ticket), seat); });
+    }
     if (static_cast<size_t>(num_threads_) != cpus_.size()) return;
     for (int i = 1; i < num_threads_; ++i) place(static_cast<size_t>(i) - 1, cpus_[static_cast<size_t>(i)]);
   }
 
   // A worker that wakes on the CPU of the caller takes it away from it, and spins there when it has nothing to do.
   void keep_workers_off(int callers_cpu) {
-    const auto at = std::find(cpu_of_worker_.begin(), cpu_of_worker_.end(), callers_cpu);
-    if (at == cpu_of_worker_.end()) return;
-    for (int cpu : cpus_) {  // one is free
-      if (std::find(cpu_of_worker_.begin(), cpu_of_worker_.end(), cpu) == cpu_of_worker_.end()) {
-        return place(static_cast<size_t>(at - cpu_of_worker_.begin()), cpu);
-      }
+    for (size_t worker = 0; worker < cpu_of_worker_.size(); ++worker) {
+      if (cpu_of_worker_[worker] != callers_cpu) continue;
+      const auto free = std::find_if(cpus_.begin(), cpus_.end(), [&](int cpu) {
+        return cpu != callers_cpu &&
+               std::find(cpu_of_worker_.begin(), cpu_of_worker_.end(), cpu) == cpu_of_worker_.end();
+      });
+      if (free == cpus_.end()) return;
+      place(worker, *free);
     }
   }
 
@@ -146,6 +184,7 @@ class ThreadPool {
     wake_.notify_all();
     for (std::thread& worker : workers_) worker.join();
     workers_.clear();
+    seats_.clear();
     cpu_of_worker_.clear();
   }
 
@@ -153,6 +192,7 @@ class ThreadPool {
     body_.store(body, std::memory_order_relaxed);
     context_.store(context, std::memory_order_relaxed);
     num_done_.store(0, std::memory_order_relaxed);
+    num_tasks_.store(num_tasks, std::memory_order_relaxed);
     const uint64_t job = job_of(ticket_.load(std::memory_order_relaxed)) + 1;
     // Sequentially consistent with num_sleeping_: either we see the sleeper or it sees the job.
     ticket_.store(make_ticket(job, num_tasks), std::memory_order_seq_cst);
@@ -163,9 +203,10 @@ class ThreadPool {
   }
 
   // Returns how many.
-  int64_t take_tasks(uint64_t ticket) {
+  int64_t take_tasks(uint64_t ticket, Seat& seat) {
     const uint64_t job = job_of(ticket);
     int64_t num_taken = 0;
+    seat.has_task.store(true, std::memory_order_relaxed);
     while (job_of(ticket) == job && remaining_of(ticket) > 0) {
       TaskBody body = body_.load(std::memory_order_relaxed);
       void* context = context_.load(std::memory_order_relaxed);
@@ -176,6 +217,7 @@ class ThreadPool {
       ticket = ticket_.load(std::memory_order_acquire);
       ++num_taken;
     }
+    seat.has_task.store(false, std::memory_order_relaxed);
     return num_taken;
   }
 
@@ -189,23 +231,57 @@ class ThreadPool {
     return false;
   }
 
-  // A worker holds the last task and may have lost its CPU: let it have ours.
+  // A worker holds the last task and may have lost its CPU.
   void wait_long(int64_t num_tasks, Clock::time_point job_begin, int64_t num_own) {
     const Clock::time_point wait_begin = Clock::now();
-    while (!is_done(num_tasks)) std::this_thread::yield();
+    while (!is_done(num_tasks)) {
+      take_in_workers();
+      std::this_thread::yield();
+    }
     const Clock::time_point now = Clock::now();
     const Clock::duration lost = now - wait_begin;
     const Clock::duration of_tasks = kLossTasks * (wait_begin - job_begin) / std::max<int64_t>(1, num_own);
     if (lost > kLoss && lost > of_tasks) alone_until_ = now + std::min<Clock::duration>(lost, kMaxAlone);
   }
 
-  void work(uint64_t last_job) {
+  // The caller's: those that were put aside in the middle of a task come to its CPU, which it does not use.
+  void take_in_workers() {
+    for (size_t i = 0; i < cpu_of_worker_.size(); ++i) {
+      const int cpu = sched_getcpu();
+      Seat& seat = seats_[i];
+      if (cpu_of_worker_[i] == cpu || !seat.has_task.load(std::memory_order_relaxed) || !seat.stands_still()) continue;
+      seat.is_guest.store(true, std::memory_order_relaxed);
+      place(i, cpu);
+    }
+  }
+
+  // A worker's: the same for the caller, who may then go on wherever it might before.
+  void take_in_caller() {
+    if (is_done(num_tasks_.load(std::memory_order_relaxed)) || !caller_.has_task.load(std::memory_order_relaxed))
+      return;
+    if (!caller_.stands_still() || caller_.is_guest.exchange(true, std::memory_order_acquire)) return;
+    const pid_t thread = caller_.thread.load(std::memory_order_acquire);
+    const int cpu = sched_getcpu();
+    cpu_set_t usual;
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(cpu, &here);
+    if (sched_getaffinity(thread, sizeof(usual), &usual) == 0 && CPU_ISSET(cpu, &usual) &&
+        sched_setaffinity(thread, sizeof(here), &here) == 0) {
+      sched_setaffinity(thread, sizeof(usual), &usual);
+    }
+    caller_.is_guest.store(false, std::memory_order_release);
+  }
+
+  void work(uint64_t last_job, Seat& seat) {
     stand_behind_others();
+    seat.take();
     for (;;) {
       const uint64_t ticket = wait_for_job(last_job);
       if (stopping_.load(std::memory_order_relaxed)) return;
       last_job = job_of(ticket);
-      take_tasks(ticket);
+      take_tasks(ticket, seat);
+      if (seat.is_guest.exchange(false, std::memory_order_relaxed)) std::this_thread::yield();
     }
   }
 
@@ -217,6 +293,7 @@ class ThreadPool {
     while (!has_work() && Clock::now() < deadline) {
       for (int i = 0; i < 16 && job_of(ticket_.load(std::memory_order_acquire)) == last_job; ++i) pause();
     }
+    if (!has_work()) take_in_caller();
     if (!has_work()) {
       std::unique_lock lock(sleep_mutex_);
       num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
@@ -230,6 +307,7 @@ class ThreadPool {
   const std::vector<int> cpus_;
   int num_threads_;
   std::vector<std::thread> workers_;
+  std::deque<Seat> seats_;          // of workers
   std::vector<int> cpu_of_worker_;  // empty where there are CPUs to spare: then the system places them
   Clock::time_point alone_until_{};
 
@@ -240,7 +318,9 @@ class ThreadPool {
   alignas(64) std::atomic<uint64_t> ticket_{0};
   std::atomic<TaskBody> body_{nullptr};
   std::atomic<void*> context_{nullptr};
+  std::atomic<int64_t> num_tasks_{0};
   alignas(64) std::atomic<int64_t> num_done_{0};
+  Seat caller_;
 
   alignas(64) std::atomic<int> num_sleeping_{0};
   std::mutex sleep_mutex_;
