@@ -40,6 +40,16 @@ TEST(patience, who_cannot_come_in_time_takes_nothing_from_readers_until_it_is_la
   CHECK(is_near(patience.seconds(kUsual, kPromised, 0.010), 0.010 / (1 - 6.0 / 7.3728)));
 }
 
+TEST(patience, where_more_wait_than_read_prompts_have_as_large_a_share) {
+  Patience patience(estimates());
+  CHECK_EQ(patience.stretch(4), Patience::kUsualStretch);
+  for (int i = 0; i < 4; ++i) patience.add(20.0, 0.0);
+  CHECK_EQ(patience.stretch(4), Patience::kUsualStretch);
+  for (int i = 0; i < 4; ++i) patience.add(20.0, 0.0);
+  CHECK(is_near(patience.stretch(4), 3.0));
+  CHECK(is_near(patience.stretch(0), 9.0));
+}
+
 TEST(patience, who_is_late_stretches_steps_by_the_square_of_its_wait) {
   Patience patience(estimates());
   patience.add(0.1, 1.5 * 8.192);

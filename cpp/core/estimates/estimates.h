@@ -14,7 +14,7 @@ namespace hocket {
 struct Estimates {
   static constexpr int32_t kUsualDecodes = 32;
   static constexpr double kUsualContext = 1024;      // tokens
-  static constexpr double kLeastItlSeconds = 0.012;  // smaller pieces of prompts cost more than they bring
+  static constexpr double kLeastItlSeconds = 0.008;  // smaller pieces of prompts cost more than they bring
 
   LatencyModel latency;              // without coefficients: nothing is known, and no step is cut for time
   double latency_deviation = 0.3;    // how far off a coefficient may be, relative; larger: refinement follows faster
@@ -34,10 +34,11 @@ struct Estimates {
         .num_decodes = num_decodes, .decode_context = num_decodes * kUsualContext, .max_context = kUsualContext};
     return std::max(kLeastItlSeconds, 2 * latency.predict(usual));
   }
-  // That a step may be predicted to take beside decodes that take so long, for 99 % of steps to keep that. Where
-  // decodes are fewer, or shorter, readers feel less.
-  double step_seconds(int32_t max_num_seqs, double decode_seconds) const {
-    return std::min(itl_seconds(max_num_seqs) / margin.of_readers(), std::max(kLeastItlSeconds, 2 * decode_seconds));
+  // That a step may be predicted to take beside decodes that take so long, for 99 % of steps to keep that: so many
+  // times their own time. Where decodes are fewer, or shorter, readers feel less.
+  double step_seconds(int32_t max_num_seqs, double decode_seconds, double stretch) const {
+    return std::min(itl_seconds(max_num_seqs) / margin.of_readers(),
+                    std::max(kLeastItlSeconds, stretch * decode_seconds));
   }
   // A time to the first token that this machine can keep: eight times that of computing 1024 tokens, and a second.
   double ttft_seconds() const { return std::max(1.0, 8 * prefill_seconds(0, kUsualContext)); }

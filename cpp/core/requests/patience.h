@@ -2,13 +2,15 @@
 //
 // T: Estimates::ttft_seconds(), the time to the first token that this machine can keep.
 //
+//   as many   The prompts have four ninths of the time, or, where more wait for a first token than read along, as large a
+//             share of it as they are of both, within what readers are promised.
 //   in time   Whose first token can still come within kInTime of T gets the time for it: if the prompts up to that one
 //             take w seconds of work and it has l seconds left, they need the share w / l of the time, and a step whose
 //             decodes take d has it for them if it takes d / (1 - w / l).
 //   late      Who has waited for longer than T stretches steps by the square of its wait over T, or long prompts would
 //             queue at loads that the machine can carry.
 //
-// Both to at most kMostStretch times what readers are promised.
+// The last two to at most kMostStretch times what readers are promised.
 //
 // Thread safety: none. No allocation.
 #pragma once
@@ -23,6 +25,7 @@ class Patience {
  public:
   static constexpr double kInTime = 0.9;
   static constexpr double kMostStretch = 4.0;
+  static constexpr double kUsualStretch = 1.8;  // of a step by prompts
 
   explicit Patience(const Estimates& estimates) : ttft_seconds_(estimates.ttft_seconds()) {}
 
@@ -32,11 +35,18 @@ class Patience {
   // A prompt that the step may compute, in the order in which they are computed. work_seconds: that are left of it;
   // whatever it is once is_full().
   void add(double work_seconds, double waited_seconds) {
+    ++num_waiting_;
     longest_wait_ = std::max(longest_wait_, waited_seconds);
     if (is_full()) return;
     work_seconds_ += work_seconds;
     const double left = kInTime * ttft_seconds_ - waited_seconds;
     if (work_seconds_ < left) share_ = std::max(share_, work_seconds_ / left);
+  }
+
+  // How many times as long as its decodes a step may take, for as many readers.
+  double stretch(int64_t num_reading) const {
+    if (num_waiting_ <= num_reading) return kUsualStretch;
+    return 1 + static_cast<double>(num_waiting_) / static_cast<double>(std::max<int64_t>(1, num_reading));
   }
 
   // To which prompts may stretch a step whose decodes take that long. usual_seconds: where nobody is pressed;
@@ -50,6 +60,7 @@ class Patience {
 
  private:
   double ttft_seconds_;
+  int64_t num_waiting_ = 0;
   double longest_wait_ = 0.0;
   double work_seconds_ = 0.0;
   double share_ = 0.0;  // of the time, that prompts need

@@ -99,7 +99,8 @@ inline double seconds_beside_readers(const SchedulerConfig& config, const Snapsh
   if (!any_without_target) return std::numeric_limits<double>::infinity();
   if (config.max_decode_step_ms > 0) return config.max_decode_step_ms / 1000;
   const Estimates& estimates = snapshot.estimates;
-  return patience.seconds(estimates.step_seconds(config.max_num_seqs, decode_seconds),
+  const double stretch = patience.stretch(std::ssize(decoding));
+  return patience.seconds(estimates.step_seconds(config.max_num_seqs, decode_seconds, stretch),
                           estimates.itl_seconds(config.max_num_seqs), decode_seconds);
 }
 inline double seconds_beside_readers(const SchedulerConfig& config, const Snapshot& snapshot,
