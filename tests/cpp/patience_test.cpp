@@ -40,12 +40,12 @@ TEST(patience, who_cannot_come_in_time_takes_nothing_from_readers_until_it_is_la
   CHECK(is_near(patience.seconds(kUsual, kPromised, 0.010), 0.010 / (1 - 6.0 / 7.3728)));
 }
 
-TEST(patience, where_more_wait_than_read_prompts_have_as_large_a_share) {
+TEST(patience, prompts_have_the_share_of_those_who_wait_for_a_first_token_and_four_ninths_at_least) {
   Patience patience(estimates());
-  CHECK_EQ(patience.stretch(4), Patience::kUsualStretch);
-  for (int i = 0; i < 4; ++i) patience.add(20.0, 0.0);
-  CHECK_EQ(patience.stretch(4), Patience::kUsualStretch);
-  for (int i = 0; i < 4; ++i) patience.add(20.0, 0.0);
+  CHECK_EQ(patience.stretch(4), 1.8);
+  for (int i = 0; i < 3; ++i) patience.add(20.0, 0.0);
+  CHECK_EQ(patience.stretch(4), 1.8);
+  for (int i = 0; i < 5; ++i) patience.add(20.0, 0.0);
   CHECK(is_near(patience.stretch(4), 3.0));
   CHECK(is_near(patience.stretch(0), 9.0));
 }

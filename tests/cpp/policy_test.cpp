@@ -244,7 +244,7 @@ TEST(policy, hocket_leaves_the_reserve_free_to_bursts_without_a_search_too) {
 
 // ---- who reads along ----
 
-// A step takes 30.5 ms and 1 ms per token; 2 x that of 8 decodes is 77 ms, of 1 it is 63 ms.
+// A step takes 30.5 ms and 1 ms per token; 2 x that of 8 decodes is 77 ms, of 1 it is 63 ms: as many wait as read.
 TEST(policy, hocket_lets_no_prompt_take_a_whole_step_from_who_reads_along) {
   SchedulerConfig config = world_config("hocket");
   config.max_decode_step_ms = 0;
@@ -257,9 +257,10 @@ TEST(policy, hocket_lets_no_prompt_take_a_whole_step_from_who_reads_along) {
   CHECK_EQ(w.grants(), (Names{"reader:1", "long+31"}));
 }
 
-// Eight prompts of 1024 tokens take 8.192 s; nine tenths of that are 7.37 s.
+// Eight prompts of 1024 tokens take 8.192 s; nine tenths of that are 7.37 s. Two wait and one reads: the usual bound is
+// what is promised, 77 ms, less the margin.
 TEST(policy, hocket_lengthens_the_bound_where_first_tokens_can_still_come_in_time_and_where_they_are_late) {
-  for (const auto& [waited, granted] : {std::pair(5.4, 31), {6.8, 72}, {8.192, 31}, {12.0, 103}, {20.0, 220}}) {
+  for (const auto& [waited, granted] : {std::pair(5.4, 41), {6.8, 72}, {8.192, 41}, {12.0, 125}, {20.0, 261}}) {
     SchedulerConfig config = world_config("hocket");
     config.max_decode_step_ms = 0;
     PolicyWorld w(config);

@@ -2,8 +2,8 @@
 //
 // T: Estimates::ttft_seconds(), the time to the first token that this machine can keep.
 //
-//   as many   The prompts have four ninths of the time, or, where more wait for a first token than read along, as large a
-//             share of it as they are of both, within what readers are promised.
+//   as many   Prompts have as large a share of the time as those who wait for a first token are of all who wait or read
+//             along, and four ninths at least, within what readers are promised.
 //   in time   Whose first token can still come within kInTime of T gets the time for it: if the prompts up to that one
 //             take w seconds of work and it has l seconds left, they need the share w / l of the time, and a step whose
 //             decodes take d has it for them if it takes d / (1 - w / l).
@@ -25,7 +25,7 @@ class Patience {
  public:
   static constexpr double kInTime = 0.9;
   static constexpr double kMostStretch = 4.0;
-  static constexpr double kUsualStretch = 1.8;  // of a step by prompts
+  static constexpr double kLeastStretch = 1.8;  // of a step by prompts
 
   explicit Patience(const Estimates& estimates) : ttft_seconds_(estimates.ttft_seconds()) {}
 
@@ -45,8 +45,8 @@ class Patience {
 
   // How many times as long as its decodes a step may take, for as many readers.
   double stretch(int64_t num_reading) const {
-    if (num_waiting_ <= num_reading) return kUsualStretch;
-    return 1 + static_cast<double>(num_waiting_) / static_cast<double>(std::max<int64_t>(1, num_reading));
+    const double crowd = static_cast<double>(num_waiting_) / static_cast<double>(std::max<int64_t>(1, num_reading));
+    return std::max(kLeastStretch, 1 + crowd);
   }
 
   // To which prompts may stretch a step whose decodes take that long. usual_seconds: where nobody is pressed;
