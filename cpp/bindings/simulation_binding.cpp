@@ -105,11 +105,17 @@ py::dict samples(const LoopObject& object) {
 py::dict totals(const LoopObject& object) {
   const SimulationTotals& totals = object.loop().totals();
   const SchedulerStats stats = object.loop().scheduler().stats();
+  const SchedulerCounters& counters = stats.counters;
+  const auto actions = py::dict(
+      "num_preempted"_a = counters.num_preempted, "num_conversions"_a = counters.num_conversions,
+      "num_ratio_steps"_a = counters.num_ratio_steps, "num_recomputed_tokens"_a = counters.num_recomputed_tokens,
+      "num_hit_tokens"_a = counters.num_hit_tokens, "num_restores"_a = counters.num_restores);
   return py::dict("end_s"_a = object.loop().now(), "busy_s"_a = totals.busy_s, "num_steps"_a = totals.num_steps,
                   "num_scheduled_tokens"_a = totals.num_scheduled_tokens,
                   "num_scheduled_seqs"_a = totals.num_scheduled_seqs,
                   "num_preemptions"_a = stats.counters.num_preemptions,
-                  "num_evicted_blocks"_a = stats.num_evicted_blocks, "num_units"_a = stats.num_units);
+                  "num_evicted_blocks"_a = stats.num_evicted_blocks, "num_units"_a = stats.num_units,
+                  "actions"_a = actions);
 }
 
 Array<int64_t> itl_histogram(const LoopObject& object, int32_t request_class) {

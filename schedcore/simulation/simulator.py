@@ -55,6 +55,18 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
+class Actions:
+    """How often which part of the scheduler acted."""
+
+    num_preempted: list[int]  # per RequestClass
+    num_conversions: list[int]  # of running requests: hidden to K and V, K and V to uncached, back
+    num_ratio_steps: list[int]  # steps by what the b/r solver said in them, per RatioReason
+    num_recomputed_tokens: int  # uncached ones, summed over steps
+    num_hit_tokens: list[int]  # of cached prompt tokens: found on the device, the host, the disk
+    num_restores: int  # requests that waited for a tier
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationResult:
     workload: Workload
     engine: SimulatedEngine
@@ -70,6 +82,7 @@ class SimulationResult:
     num_preemptions: int
     num_evicted_blocks: int
     num_units: int
+    actions: Actions
     token_request: UInt32  # of every token in order of time, if kept
     token_time_s: Float64
 
@@ -112,6 +125,8 @@ def simulate(
         run_until(loop, horizon_s, slowest_step_s(engine), report)
     loop.check_invariants()
     token_request, token_time_s = loop.token_times()
+    totals = loop.totals()
+    actions = Actions(**totals.pop("actions"))
     return SimulationResult(
         workload,
         engine,
@@ -119,7 +134,8 @@ def simulate(
         Samples(**loop.samples()),
         [loop.itl_histogram(request_class) for request_class in RequestClass],
         horizon_s,
-        **loop.totals(),
+        **totals,
+        actions=actions,
         token_request=token_request,
         token_time_s=token_time_s,
     )

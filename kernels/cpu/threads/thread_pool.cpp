@@ -8,8 +8,8 @@
 //
 // Somebody waits for a thread that lost its CPU in the middle of a task, though, for as long as the operating system
 // lets others run there: milliseconds. So who has nothing left to do looks for one whose CPU time stands still, and
-// lets it have the CPU that it waits on itself. Where that did not help either, the caller works alone for as long as
-// it has waited, at most for kMaxAlone.
+// lets it have the CPU that it waits on itself. Then the caller works alone for kRest, so that workers do not contend
+// for the CPU that somebody else wanted; where a CPU did not help, for as long as it has waited, at most for kMaxAlone.
 #include "threads/thread_pool.h"
 
 #include <pthread.h>
@@ -43,6 +43,7 @@ constexpr std::chrono::microseconds kSpin{40};
 constexpr std::chrono::microseconds kLoss{200};  // of waiting for others' tasks, and more than kLossTasks tasks take
 constexpr int kLossTasks = 2;
 constexpr std::chrono::milliseconds kMaxAlone{4};
+constexpr std::chrono::milliseconds kRest{1};  // for whoever took a CPU to be done there
 
 using Clock = std::chrono::steady_clock;
 
@@ -124,6 +125,10 @@ class ThreadPool {
     const bool fork = num_threads_ > 1 && num_tasks > 1 && num_tasks < kMaxTasks;
     if (!fork || busy_.exchange(true, std::memory_order_acquire)) return run_alone(num_tasks, body, context);
     const Clock::time_point begin = Clock::now();
+    if (was_taken_in_.load(std::memory_order_relaxed)) {
+      was_taken_in_.store(false, std::memory_order_relaxed);
+      alone_until_ = std::max(alone_until_, begin + kRest);
+    }
     if (begin < alone_until_) {
       run_alone(num_tasks, body, context);
     } else {
@@ -252,6 +257,7 @@ class ThreadPool {
       if (cpu_of_worker_[i] == cpu || !seat.has_task.load(std::memory_order_relaxed) || !seat.stands_still()) continue;
       seat.is_guest.store(true, std::memory_order_relaxed);
       place(i, cpu);
+      was_taken_in_.store(true, std::memory_order_relaxed);
     }
   }
 
@@ -269,6 +275,7 @@ class ThreadPool {
     if (sched_getaffinity(thread, sizeof(usual), &usual) == 0 && CPU_ISSET(cpu, &usual) &&
         sched_setaffinity(thread, sizeof(here), &here) == 0) {
       sched_setaffinity(thread, sizeof(usual), &usual);
+      was_taken_in_.store(true, std::memory_order_relaxed);
     }
     caller_.is_guest.store(false, std::memory_order_release);
   }
@@ -321,6 +328,7 @@ class ThreadPool {
   std::atomic<int64_t> num_tasks_{0};
   alignas(64) std::atomic<int64_t> num_done_{0};
   Seat caller_;
+  std::atomic<bool> was_taken_in_{false};  // somebody, since the last job
 
   alignas(64) std::atomic<int> num_sleeping_{0};
   std::mutex sleep_mutex_;
