@@ -110,12 +110,11 @@ py::dict totals(const LoopObject& object) {
       "num_preempted"_a = counters.num_preempted, "num_conversions"_a = counters.num_conversions,
       "num_ratio_steps"_a = counters.num_ratio_steps, "num_recomputed_tokens"_a = counters.num_recomputed_tokens,
       "num_hit_tokens"_a = counters.num_hit_tokens, "num_restores"_a = counters.num_restores);
-  return py::dict("end_s"_a = object.loop().now(), "busy_s"_a = totals.busy_s, "num_steps"_a = totals.num_steps,
-                  "num_scheduled_tokens"_a = totals.num_scheduled_tokens,
-                  "num_scheduled_seqs"_a = totals.num_scheduled_seqs,
-                  "num_preemptions"_a = stats.counters.num_preemptions,
-                  "num_evicted_blocks"_a = stats.num_evicted_blocks, "num_units"_a = stats.num_units,
-                  "actions"_a = actions);
+  return py::dict(
+      "end_s"_a = object.loop().now(), "busy_s"_a = totals.busy_s, "num_steps"_a = totals.num_steps,
+      "num_scheduled_tokens"_a = totals.num_scheduled_tokens, "num_scheduled_seqs"_a = totals.num_scheduled_seqs,
+      "num_preemptions"_a = stats.counters.num_preemptions, "num_evicted_blocks"_a = stats.num_evicted_blocks,
+      "num_units"_a = stats.num_units, "actions"_a = actions);
 }
 
 Array<int64_t> itl_histogram(const LoopObject& object, int32_t request_class) {

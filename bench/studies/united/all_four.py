@@ -44,7 +44,9 @@ NO_ECHO = {"enable_plan_search": False, "enable_task_aware_eviction": False, "en
 
 ALL = Setting("all four", "hocket", {**FORMS, **SOLVER, **TIER}, "everything on")
 WITHOUT = {
-    "Apt-Serve": Setting("less Apt-Serve", "hocket", {**SOLVER, **TIER, **NO_KNAPSACK}, "no knapsack, no hidden states"),
+    "Apt-Serve": Setting(
+        "less Apt-Serve", "hocket", {**SOLVER, **TIER, **NO_KNAPSACK}, "no knapsack, no hidden states"
+    ),
     "hidden states": Setting("less hidden states", "hocket", {**SOLVER, **TIER}, "the knapsack with K and V only"),
     "Echo": Setting("less Echo", "hocket", {**FORMS, **SOLVER, **TIER, **NO_ECHO}, "offline work in order"),
     "eLLM": Setting("less eLLM", "hocket", {**FORMS, **TIER}, "no b/r solver"),
@@ -78,8 +80,8 @@ class Scale:
     settings: tuple[Setting, ...] = SETTINGS
 
 
-FULL = Scale(horizon_s=900, num_seeds=5, num_questions=12_000, loads=(0.5, 1.0, 1.5))
-QUICK = Scale(horizon_s=200, num_seeds=2, num_questions=3000, loads=(1.0,))
+FULL = Scale(horizon_s=900, num_seeds=5, num_questions=12_000, loads=(1.0, 2.0, 3.0))
+QUICK = Scale(horizon_s=200, num_seeds=2, num_questions=3000, loads=(2.0,))
 
 
 @dataclass(frozen=True, slots=True)
