@@ -43,19 +43,17 @@ NO_KNAPSACK = {"enable_residents": False}
 NO_ECHO = {"enable_plan_search": False, "enable_task_aware_eviction": False, "enable_reserve": False}
 
 ALL = Setting("all four", "hocket", {**FORMS, **SOLVER, **TIER}, "everything on")
-WITHOUT = {
-    "Apt-Serve": Setting(
-        "less Apt-Serve", "hocket", {**SOLVER, **TIER, **NO_KNAPSACK}, "no knapsack, no hidden states"
-    ),
-    "hidden states": Setting("less hidden states", "hocket", {**SOLVER, **TIER}, "the knapsack with K and V only"),
-    "Echo": Setting("less Echo", "hocket", {**FORMS, **SOLVER, **TIER, **NO_ECHO}, "offline work in order"),
-    "eLLM": Setting("less eLLM", "hocket", {**FORMS, **TIER}, "no b/r solver"),
-    "tiers": Setting("less tiers", "hocket", {**FORMS, **SOLVER}, "Symphony's: no memory behind the device's"),
-}
+ALL_BUT_ONE = (
+    Setting("less Apt-Serve", "hocket", {**SOLVER, **TIER, **NO_KNAPSACK}, "no knapsack, no hidden states"),
+    Setting("less hidden states", "hocket", {**SOLVER, **TIER}, "the knapsack with K and V only"),
+    Setting("less Echo", "hocket", {**FORMS, **SOLVER, **TIER, **NO_ECHO}, "offline work in order"),
+    Setting("less eLLM", "hocket", {**FORMS, **TIER}, "no b/r solver"),
+    Setting("less tiers", "hocket", {**FORMS, **SOLVER}, "Symphony's: no memory behind the device's"),
+)
 NONE = Setting("none", "hocket", {**NO_KNAPSACK, **NO_ECHO}, "online first, steps no longer than deadlines allow")
 FCFS = Setting("fcfs", "fcfs", TIER, "in order of arrival, with the tier")
 PRIORITY = Setting("priority", "priority", TIER, "online first, with the tier")
-SETTINGS = (ALL, *WITHOUT.values(), NONE, FCFS, PRIORITY)
+SETTINGS = (ALL, *ALL_BUT_ONE, NONE, FCFS, PRIORITY)
 
 ABOUT = (
     f"Online, at load 1: {SESSION_RATE:g} conversations per second begin (Poisson), each with its recorded turns and "
