@@ -50,6 +50,7 @@ from schedcore.api.model_path import model_fingerprint
 from schedcore.api.time_slice import shorten_time_slice
 
 _SHUTDOWN_SECONDS = 5.0  # for connections to close after the drain
+_SWITCH_SECONDS = 0.0005  # until a thread beside the loop hands it the interpreter; Python's own are 5 ms
 _FAILED = 1  # exit status
 
 
@@ -123,6 +124,7 @@ class _Server:
 
     async def run(self) -> int:
         """The exit status. Raises CheckpointError."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
         shorten_time_slice()  # between a token and its client, every wait for a turn shows
         self._stop = asyncio.Event()
         self._services = await self._make_services()

@@ -236,6 +236,10 @@ class StepOutput:
     num_cached_tokens: Int32  # prompt tokens served from the prefix cache at the request's first admission
     sample_indices: Int32  # the entries of BatchPlan.sample_seqs that the tokens came from
 
+# cpp/core/system/giving_way.h
+def begin_giving_way() -> bool: ...
+def end_giving_way() -> None: ...
+def num_rests() -> int: ...
 def block_keys(fingerprint: str, cache_salt: str, token_ids: Sequence[int] | Int32, block_size: int) -> UInt64:
     """[n, 2]: the names of the complete blocks, across tiers and machines. Raises ValueError."""
 

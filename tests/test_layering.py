@@ -283,6 +283,7 @@ CORE_ROOMS = (
     "requests",
     "estimates",
     "base",
+    "system",
 )
 
 

@@ -56,5 +56,6 @@ void bind_config(pybind11::module_& module);
 void bind_enums(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 void bind_scheduler(pybind11::module_& module);
+void bind_system(pybind11::module_& module);
 
 }  // namespace hocket

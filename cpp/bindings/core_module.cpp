@@ -15,4 +15,5 @@ PYBIND11_MODULE(_core, module) {
   hocket::bind_algorithms(module);
   hocket::bind_routing(module);
   hocket::bind_simulation(module);
+  hocket::bind_system(module);
 }

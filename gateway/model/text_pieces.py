@@ -8,8 +8,11 @@ as it has too many tokens. Other tokenizers get their texts whole.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from tokenizers import Tokenizer as Backend
+
+from gateway.model.work_pool import Work
 from gateway.protocol.errors import InvalidRequestError
 
 PIECE_CHARACTERS = 65_536
@@ -32,3 +35,15 @@ def pieces(text: str, may_cut: bool) -> Iterator[str]:
         yield text[start:end]
         start = end
     yield text[start:]
+
+
+def encoding_here(backend: Backend, pieces: Iterable[str], max_tokens: int | None) -> Work[list[int] | None]:
+    """In this thread, without special tokens around it; None where there are more than max_tokens."""
+    ids: list[int] = []
+    for piece in pieces:
+        (encoding,) = backend.encode_batch_fast([piece], add_special_tokens=False)
+        ids += encoding.ids
+        if max_tokens is not None and len(ids) > max_tokens:
+            return None
+        yield len(piece)
+    return ids

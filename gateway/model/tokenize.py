@@ -15,7 +15,7 @@ from gateway.model.checkpoint import Checkpoint, CheckpointError
 from gateway.model.detokenize import Detokenizer, PieceDetokenizer, WindowDetokenizer
 from gateway.model.large_texts import LargeTexts
 from gateway.model.steady_tokens import SteadyTokens
-from gateway.model.text_pieces import pieces
+from gateway.model.text_pieces import encoding_here, pieces
 from gateway.model.vocabulary import Pieces, decoder_style
 from gateway.model.work_pool import LARGE_SIZE, Work, WorkPool, in_one_step
 from gateway.protocol.errors import InvalidRequestError
@@ -169,14 +169,14 @@ class Tokenizer:
         before, after = (self._before, self._after) if add_special_tokens else ([], [])
         is_large = sum(map(len, texts)) > LARGE_SIZE
         found = []
+        room = None if asker.max_tokens is None else asker.max_tokens - len(before)
         for text in texts:
-            ids = list(before)
-            for piece in pieces(text, self._steady.may_cut_texts):
-                ids += self._large.encode(piece) if is_large else self._encode([piece], False)[0]
-                if asker.max_tokens is not None and len(ids) > asker.max_tokens:
-                    raise _too_many(asker)
-                yield len(piece)
-            found.append(ids + after)
+            cut = pieces(text, self._steady.may_cut_texts)
+            work = self._large.encoding(list(cut), room) if is_large else encoding_here(self._backend, cut, room)
+            ids = yield from work
+            if ids is None:
+                raise _too_many(asker)
+            found.append(before + ids + after)
         return found
 
     def _encode_prefix(self, text: str, add_special_tokens: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""Who runs soon after it wakes, and who gives up its core often.
+"""Who runs soon after it wakes, who gives up its core often, and who rests while others compute.
 
 `shorten_time_slice`, for Linux 6.12 and later (EEVDF): among threads that compete for a core, one with a shorter slice
 may interrupt one with a longer slice as soon as it wakes; otherwise it waits until the other's slice is over,
@@ -19,6 +19,8 @@ import os
 import platform
 import signal
 from collections.abc import Iterator
+
+from schedcore import _core
 
 _SETATTR = {"x86_64": 314, "aarch64": 274}  # the number of sched_setattr(2), which libc does not wrap everywhere
 _RESET_ON_FORK = 0x01  # a flag of its own here: children and their threads get the usual slice
@@ -78,3 +80,16 @@ def in_short_turns() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+@contextlib.contextmanager
+def giving_way() -> Iterator[None]:
+    """What computes inside rests for most of the time as long as others want its core (cpp/core/system/giving_way.h).
+
+    Also within a library's loop. It ends what waits, too: inside, do not. A process's only computing thread, SIGALRM.
+    """
+    _core.begin_giving_way()
+    try:
+        yield
+    finally:
+        _core.end_giving_way()

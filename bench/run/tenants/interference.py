@@ -158,8 +158,11 @@ class Matrix:
 
     async def _arm(self, cell: str, is_beside: bool, has_batch: bool) -> Arm:
         name = cell if is_beside else CONTROLS.get(cell, NOTHING)
-        if name == NOTHING:
-            return await self.alice(has_batch)
+        if name == NOTHING:  # with the other arm's rests
+            await asyncio.sleep(SETTLE_SECONDS)
+            arm = await self.alice(has_batch)
+            await asyncio.sleep(SETTLE_SECONDS)
+            return arm
         attack, url = ("uploads", self._sink.base_url) if name == SENDING else (name, self._server.base_url)
         with Neighbour(attack, url, BOB, self._vocab_size) as bob:
             await asyncio.sleep(SETTLE_SECONDS)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.protocol.decoding.allowed_values import allowed_values
+from gateway.protocol.decoding.long_strings import LONG_BYTES, decode_in_parts
 from gateway.protocol.errors import InvalidRequestError, shortened
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ _WORDS = {
 def decode_json(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """Raises InvalidRequestError."""
     try:
-        return decoder.decode(body)
+        return decoder.decode(body) if len(body) < LONG_BYTES else decode_in_parts(decoder, body)
     except msgspec.ValidationError as error:
         raise _invalid_value(str(error), decoder, body) from None
     except msgspec.DecodeError as error:

@@ -103,7 +103,7 @@ async def test_what_is_longer_than_any_prompt_is_neither_rendered_nor_encoded(
 ) -> None:
     """No token has more characters than the longest of the vocabulary, so the length alone says it."""
     client = await serve(FakeEngine())
-    calls = calls_of(monkeypatch, (ChatTemplate, "render"), (Tokenizer, "_encode"), (LargeTexts, "encode"))
+    calls = calls_of(monkeypatch, (ChatTemplate, "render"), (Tokenizer, "_encode"), (LargeTexts, "encoding"))
     long = "ab1 " * 100_000
     asks: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": [{"role": "user", "content": long}]},

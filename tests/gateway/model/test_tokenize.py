@@ -14,7 +14,9 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors,
 from tokenizers import Tokenizer as Backend
 
 from gateway.model.checkpoint import Checkpoint, CheckpointError
+from gateway.model.text_pieces import encoding_here
 from gateway.model.tokenize import MAX_INLINE_CHARACTERS, Tokenizer
+from gateway.model.work_pool import Work
 
 TEXTS = ["Hello world", "", "  two  spaces", "naïve 東京", "a<s>b</s>c"]
 
@@ -84,7 +86,7 @@ async def test_special_tokens_that_only_the_configuration_names(tmp_path: Path) 
     assert ours.token_id("hello") in ours.special_ids
 
 
-async def test_long_text_is_encoded_off_the_event_loop(tmp_path: Path) -> None:
+async def test_long_text_is_encoded_off_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Tokenizer.load(Checkpoint.read(write(tmp_path, bpe())))
     threads: list[str] = []
     encode = tokenizer._encode
@@ -93,7 +95,12 @@ async def test_long_text_is_encoded_off_the_event_loop(tmp_path: Path) -> None:
         threads.append(threading.current_thread().name)
         return encode(texts, add_special_tokens)
 
-    tokenizer._encode = watched  # type: ignore[method-assign]
+    def watched_long(*arguments: Any) -> Work[list[int] | None]:
+        threads.append(threading.current_thread().name)
+        return (yield from encoding_here(*arguments))
+
+    monkeypatch.setattr(tokenizer, "_encode", watched)
+    monkeypatch.setattr("gateway.model.tokenize.encoding_here", watched_long)
     long = "hello " * MAX_INLINE_CHARACTERS
     short_ids, long_ids = await asyncio.gather(tokenizer.encode("hello", True), tokenizer.encode(long, True))
     tokenizer.close()
