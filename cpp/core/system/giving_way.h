@@ -22,13 +22,24 @@ class GivingWay {
   static constexpr double kLeastShare = 0.8;
 
   // Both clocks in seconds: any monotonic one, and the thread's own processor time.
-  void begin(double now, double cpu);
+  void begin(double now, double cpu) {
+    turn_began_ = now;
+    turn_cpu_ = cpu;
+  }
 
   // At the end of a turn: whether to rest before the next.
-  bool must_rest(double now, double cpu);
+  bool must_rest(double now, double cpu) {
+    if (cpu - turn_cpu_ < kLeastShare * (now - turn_began_)) wanted_at_ = now;
+    begin(now, cpu);
+    return now - wanted_at_ < kMemorySeconds;
+  }
 
   // `ended`: the time when the rest that must_rest() asked for at `began` was over.
-  void rested(double began, double ended, double cpu);
+  void rested(double began, double ended, double cpu) {
+    if (ended - began > kRestSeconds + kLateSeconds) wanted_at_ = ended;
+    begin(ended, cpu);
+    ++num_rests_;
+  }
 
   int64_t num_rests() const { return num_rests_; }
 
@@ -37,14 +48,5 @@ class GivingWay {
   double wanted_at_ = -kMemorySeconds;
   int64_t num_rests_ = 0;
 };
-
-// Of the calling thread, by SIGALRM, which comes while a library computes, too; what sleeps inside is woken by it.
-// Returns false where the system has no timer for it. REQUIRES: the only thread that computes, and no other use of
-// SIGALRM until end_giving_way().
-bool begin_giving_way();
-void end_giving_way();
-
-// Since the process began.
-int64_t num_rests();
 
 }  // namespace hocket

@@ -1,3 +1,4 @@
+// Turns and rests of the calling thread, by SIGALRM, which comes while a library computes, too.
 #include "system/giving_way.h"
 
 #include <sys/time.h>
@@ -5,6 +6,8 @@
 #include <cerrno>
 #include <csignal>
 #include <ctime>
+
+#include "bindings.h"
 
 namespace hocket {
 namespace {
@@ -38,25 +41,6 @@ bool set_timer(double period_seconds) {
   return setitimer(ITIMER_REAL, &timer, nullptr) == 0;
 }
 
-}  // namespace
-
-void GivingWay::begin(double now, double cpu) {
-  turn_began_ = now;
-  turn_cpu_ = cpu;
-}
-
-bool GivingWay::must_rest(double now, double cpu) {
-  if (cpu - turn_cpu_ < kLeastShare * (now - turn_began_)) wanted_at_ = now;
-  begin(now, cpu);
-  return now - wanted_at_ < kMemorySeconds;
-}
-
-void GivingWay::rested(double began, double ended, double cpu) {
-  if (ended - began > kRestSeconds + kLateSeconds) wanted_at_ = ended;
-  begin(ended, cpu);
-  ++num_rests_;
-}
-
 bool begin_giving_way() {
   struct sigaction action {};
   action.sa_handler = end_turn;
@@ -65,8 +49,12 @@ bool begin_giving_way() {
   return sigaction(SIGALRM, &action, nullptr) == 0 && set_timer(GivingWay::kTurnSeconds);
 }
 
-void end_giving_way() { set_timer(0.0); }
+}  // namespace
 
-int64_t num_rests() { return giving_way.num_rests(); }
+void bind_system(pybind11::module_& module) {
+  module.def("begin_giving_way", &begin_giving_way);
+  module.def("end_giving_way", [] { set_timer(0.0); });
+  module.def("num_rests", [] { return giving_way.num_rests(); });
+}
 
 }  // namespace hocket
