@@ -236,8 +236,8 @@ class StepOutput:
     num_cached_tokens: Int32  # prompt tokens served from the prefix cache at the request's first admission
     sample_indices: Int32  # the entries of BatchPlan.sample_seqs that the tokens came from
 
-# cpp/core/system/giving_way.h, of the calling thread, by SIGALRM: what sleeps inside is woken by it. Only one thread may
-# compute, and nobody else may use SIGALRM until the end.
+# cpp/core/system/giving_way.h, of the calling thread, by SIGALRM: what sleeps inside is woken by it. Only one thread
+# may compute, and nobody else may use SIGALRM until the end.
 def begin_giving_way() -> bool: ...  # False where the system has no timer for it
 def end_giving_way() -> None: ...
 def num_rests() -> int: ...  # since the process began

@@ -15,7 +15,7 @@ import select
 import struct
 import sys
 from enum import IntEnum
-from typing import TYPE_CHECKING, IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from schedcore.api.time_slice import giving_way
 

@@ -47,6 +47,20 @@ def test_equals_its_twin_on_shapes_of_models(tokens: int, in_features: int, out_
     assert_equals_twin(torch.randn(tokens, in_features), torch.randn(out_features, in_features).bfloat16(), None)
 
 
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8-weights"])
+@pytest.mark.parametrize(
+    ("tokens", "in_features"), [(64, 1024), (65, 520), (81, 777), (97, 2048), (130, 4864), (512, 600)]
+)
+def test_rows_in_crowds_are_those_of_a_row_alone(tokens: int, in_features: int, kind: str) -> None:
+    """To the last bit, also where the columns are added up in parts."""
+    x, weight = torch.randn(tokens, in_features), torch.randn(70, in_features)
+    quantization = kind if kind == "int8-weights" else None
+    packed = ops.pack_linear(weight if quantization else weight.to(getattr(torch, kind)), quantization=quantization)
+    together = ops.linear(x, packed)
+    for i in {0, 15, 16, 31, 32, 63, tokens - 1}:
+        assert torch.equal(together[i], ops.linear(x[i : i + 1], packed)[0])
+
+
 @ragged
 @given(
     tokens=st.integers(0, 40),

@@ -1,6 +1,4 @@
 // Turns and rests of the calling thread, by SIGALRM, which comes while a library computes, too.
-#include "system/giving_way.h"
-
 #include <sys/time.h>
 
 #include <cerrno>
@@ -8,6 +6,7 @@
 #include <ctime>
 
 #include "bindings.h"
+#include "system/giving_way.h"
 
 namespace hocket {
 namespace {
@@ -42,7 +41,7 @@ bool set_timer(double period_seconds) {
 }
 
 bool begin_giving_way() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = end_turn;
   action.sa_flags = SA_RESTART;
   giving_way.begin(now(), cpu());

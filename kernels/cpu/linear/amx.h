@@ -137,6 +137,19 @@ inline void store_tiles(void* to) {
   }
 }
 
+// What store_tiles() stored.
+template <int kCount>
+inline void load_tiles(const void* from) {
+  const auto* bytes = static_cast<const int8_t*>(from);
+  constexpr int64_t kSize = kTileSize * kTileBytes;
+  load_tile<0>(bytes, kTileBytes);
+  load_tile<1>(bytes + kSize, kTileBytes);
+  if constexpr (kCount == 4) {
+    load_tile<2>(bytes + 2 * kSize, kTileBytes);
+    load_tile<3>(bytes + 3 * kSize, kTileBytes);
+  }
+}
+
 }  // namespace hocket::cpu::HOCKET_ISA
 
 #endif

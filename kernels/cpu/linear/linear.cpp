@@ -92,7 +92,7 @@ namespace {
 // Rows of x that are multiplied with all panels before the next ones: as many as stay in a core's cache with a panel.
 int64_t rows_together([[maybe_unused]] const ProductInput& x, [[maybe_unused]] const PackedWeight& weight) {
 #ifdef __AVX512BF16__
-  constexpr int64_t kBytes = 512 * 1024, kGroup = 2 * kTileSize;
+  constexpr int64_t kBytes = 896 * 1024, kGroup = 2 * kTileSize;
   if (uses_amx() && weight.dtype != DType::kFloat32) {
     const int64_t bytes = x.stride * (is_in_blocks(weight.dtype) ? 1 : int64_t{sizeof(BFloat16)});
     const int64_t most = max(kBytes / bytes / kGroup, int64_t{2}) * kGroup;

@@ -35,8 +35,9 @@ class AmxBf16Product {
     int64_t panel = panel_begin;
     if (x_.num_rows <= kTileSize) {
       tiles.take_rows(x_.num_rows);
-      for (; panel + 2 <= panel_end; panel += 2) multiply<1, 2>(0, x_.num_rows, panel, packed(panel), nullptr);
-      if (panel < panel_end) multiply<1, 1>(0, x_.num_rows, panel, packed(panel), nullptr);
+      const Part whole{0, num_steps_, nullptr};
+      for (; panel + 2 <= panel_end; panel += 2) multiply<1, 2>(0, x_.num_rows, panel, packed(panel), nullptr, whole);
+      if (panel < panel_end) multiply<1, 1>(0, x_.num_rows, panel, packed(panel), nullptr, whole);
       return;
     }
     for (; panel < panel_end; ++panel) run_groups(panel, tiles);
@@ -46,6 +47,9 @@ class AmxBf16Product {
   static constexpr int64_t kStep = 32;              // of k
   static constexpr int64_t kRowBytes = 4 * kPanel;  // a pair of k, for all columns of a panel
   static constexpr int64_t kAheadBytes = 8192;
+  static constexpr int64_t kStepsOfPart = 8;    // 16 KB of a panel, of the 48 that L1 has on CPUs with tiles
+  static constexpr int64_t kGroupsOfParts = 3;  // of rows, from which on it pays
+  static constexpr int64_t kSumsBytes = 4 * kTileSize * kTileBytes;  // of a group
 
   const T* packed(int64_t panel) const { return static_cast<const T*>(weight_.panels) + panel * panel_size_; }
 
@@ -73,17 +77,32 @@ class AmxBf16Product {
     const char* next = reinterpret_cast<const char*>(packed(panel + 1));
     const int64_t lines = ceil_div(panel_size_ * static_cast<int64_t>(sizeof(T)), int64_t{64});
     const int64_t groups = ceil_div(x_.num_rows, 2 * kTileSize);
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t row = g * 2 * kTileSize, num_rows = min(x_.num_rows - row, 2 * kTileSize);
-      const Ahead ahead{next + lines * g / groups * 64, next + lines * (g + 1) / groups * 64};
-      tiles.take_rows(num_rows);
-      if (num_rows > kTileSize) {
-        multiply<2, 1>(row, num_rows, panel, weights, &ahead);
-      } else {
-        multiply<1, 1>(row, num_rows, panel, weights, &ahead);
+    const int64_t parts = groups < kGroupsOfParts ? 1 : max(num_steps_ / kStepsOfPart, int64_t{1});
+    auto* kept = static_cast<int8_t*>(scratch(Scratch::kSums, static_cast<size_t>(groups * kSumsBytes)));
+    for (int64_t i = 0, begin = 0; i < parts; ++i) {
+      const int64_t end = num_steps_ * (i + 1) / parts;
+      for (int64_t g = 0; g < groups; ++g) {
+        const int64_t row = g * 2 * kTileSize, num_rows = min(x_.num_rows - row, 2 * kTileSize);
+        const int64_t turn = i * groups + g, turns = parts * groups;
+        const Ahead ahead{next + lines * turn / turns * 64, next + lines * (turn + 1) / turns * 64};
+        const Part part{begin, end, kept + g * kSumsBytes};
+        tiles.take_rows(num_rows);
+        if (num_rows > kTileSize) {
+          multiply<2, 1>(row, num_rows, panel, weights, &ahead, part);
+        } else {
+          multiply<1, 1>(row, num_rows, panel, weights, &ahead, part);
+        }
       }
+      begin = end;
     }
   }
+
+  // Of k, whose slice of a panel stays in L1 while all groups of rows use it; their sums are kept meanwhile.
+  struct Part {
+    int64_t begin;  // steps
+    int64_t end;
+    int8_t* kept;
+  };
 
   // What to ask for meanwhile.
   struct Ahead {
@@ -94,17 +113,23 @@ class AmxBf16Product {
   // num_rows rows from `row` on, kPanels panels from `panel` on, whose weights are at `weights`, as bfloat16 or as they
   // are packed. Without `ahead` there are no other rows.
   template <int kRowTiles, int kPanels, class W>
-  void multiply(int64_t row, int64_t num_rows, int64_t panel, const W* weights, const Ahead* ahead) const {
+  void multiply(int64_t row, int64_t num_rows, int64_t panel, const W* weights, const Ahead* ahead,
+                const Part& steps) const {
     constexpr int kSums = 2 * (kRowTiles > kPanels ? kRowTiles : kPanels);
     constexpr int64_t kStepSize = kStep * kPanel;
     const BFloat16* x = static_cast<const BFloat16*>(x_.data) + row * x_.stride;
     const int64_t x_stride = x_.stride * static_cast<int64_t>(sizeof(BFloat16));
     const int64_t between = sizeof(W) == sizeof(T) ? panel_size_ : 0;  // panels, where there are two
     const char* next = ahead == nullptr ? nullptr : ahead->begin;
-    const int64_t part = ahead == nullptr ? 0 : ceil_div(ahead->end - ahead->begin, 64 * max<int64_t>(num_steps_, 1));
+    const int64_t part =
+        ahead == nullptr ? 0 : ceil_div(ahead->end - ahead->begin, 64 * max<int64_t>(steps.end - steps.begin, 1));
     [[maybe_unused]] alignas(64) BFloat16 converted[kPanels * kStepSize];
-    zero_tiles<kSums>();
-    for (int64_t i = 0; i < num_steps_; ++i) {
+    if (steps.begin == 0) {
+      zero_tiles<kSums>();
+    } else {
+      load_tiles<kSums>(steps.kept);
+    }
+    for (int64_t i = steps.begin; i < steps.end; ++i) {
       const W* step = weights + i * kStepSize;
       if (ahead == nullptr) {
         for (int p = 0; p < kPanels; ++p) ask_for_step(reinterpret_cast<const char*>(step + p * between) + kAheadBytes);
@@ -118,6 +143,7 @@ class AmxBf16Product {
         add_step<Bf16Tiles, kRowTiles, kPanels>(x + i * kStep, x_stride, converted, kRowBytes, kStepSize * 2);
       }
     }
+    if (steps.end < num_steps_) return store_tiles<kSums>(steps.kept);
     alignas(64) float sums[kSums][kTileSize][kWidth];
     store_tiles<kSums>(sums);
     for (int p = 0; p < kPanels; ++p) {

@@ -357,7 +357,7 @@ int num_threads() { return pool().num_threads(); }
 void run_tasks(int64_t num_tasks, TaskBody body, void* context) { pool().run(num_tasks, body, context); }
 
 void* scratch(Scratch which, size_t bytes) {
-  thread_local std::array<Buffer, 6> buffers;
+  thread_local std::array<Buffer, kNumScratches> buffers;
   Buffer& buffer = buffers[static_cast<size_t>(which)];
   if (buffer.size < bytes) {
     const size_t size = (bytes + bytes / 2 + 63) / 64 * 64;

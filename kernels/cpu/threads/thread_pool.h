@@ -21,7 +21,8 @@ void run_tasks(int64_t num_tasks, TaskBody body, void* context);
 
 // Memory of this thread that is kept between calls: at least `bytes`, aligned to 64, contents undefined. Valid until
 // the thread asks for the same one again.
-enum class Scratch : int { kPlan, kShared, kPartial, kItem, kActivations, kStep };
+enum class Scratch : int { kPlan, kShared, kPartial, kItem, kActivations, kStep, kSums };
+constexpr int kNumScratches = 7;
 void* scratch(Scratch which, size_t bytes);
 
 }  // namespace hocket::cpu

@@ -33,7 +33,16 @@ def assert_same(decoder: Any, body: bytes) -> None:
     assert found == plain
 
 
-ALPHABETS = ("abc ", 'a\\"', '\\"', "\U0001f600\u4e16", "\ud7ff\ue000\uffff", "\n\t\\", '\u4e16\U0001f600"\\ \x1f\x7f', "_<>")
+ALPHABETS = (
+    "abc ",
+    'a\\"',
+    '\\"',
+    "\U0001f600\u4e16",
+    "\ud7ff\ue000\uffff",
+    "\n\t\\",
+    '\u4e16\U0001f600"\\ \x1f\x7f',
+    "_<>",
+)
 
 
 def long_text(alphabet: str, seed: int, size: int = LONG_BYTES + 1000) -> str:
@@ -60,7 +69,8 @@ def test_any_value_with_long_strings_in_it(data: st.DataObject) -> None:
         patch.setattr(long_strings, "MASKED_BYTES", data.draw(st.integers(2, 40)))
         text = st.text(st.sampled_from('ab"\\\u4e16\U0001f600\n'), max_size=300) | st.text(max_size=100)
         values = st.recursive(
-            text | st.integers(-5, 5) | st.none(), lambda v: st.lists(v, max_size=5) | st.dictionaries(text, v, max_size=5)
+            text | st.integers(-5, 5) | st.none(),
+            lambda v: st.lists(v, max_size=5) | st.dictionaries(text, v, max_size=5),
         )
         value = data.draw(values)
         body = json.dumps(value, ensure_ascii=data.draw(st.booleans())).encode()
