@@ -41,8 +41,9 @@ TEST(giving_way, a_rest_that_ends_late_says_that_the_core_is_wanted) {
   double now = 100.0, cpu = 5.0;
   work.begin(now, cpu);
   run(work, now, cpu, 100.01, 0.5, 0.0);
-  const int64_t rests = run(work, now, cpu, 101.0, 1.0, 2 * GivingWay::kLateSeconds);
-  CHECK(rests > 300);
+  const double late = 2 * GivingWay::kLateSeconds, began = now;
+  const int64_t rests = run(work, now, cpu, 101.0, 1.0, late);
+  CHECK_EQ(rests, static_cast<int64_t>((101.0 - began) / (kTurn + kRest + late)) + 1);
 }
 
 TEST(giving_way, soon_after_the_others_are_gone_it_rests_no_more) {
