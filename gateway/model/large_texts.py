@@ -93,10 +93,10 @@ class LargeTexts:
     def _ask(self, expected: subprocess.Popen[bytes] | None, request: bytes) -> _Answer:
         """expected: the process that has the pieces before, if there are any. Raises _NoAnswerError."""
         with self._lock:
+            if expected is not None and self._process is not expected:
+                raise _NoAnswerError  # of that one; the next serves others
             try:
                 process = self._process or self._start()
-                if expected is not None and process is not expected:
-                    raise _NoAnswerError
                 deadline = time.monotonic() + MAX_SECONDS
                 while self._forgotten:
                     _send(process, REQUEST.pack(Step.FORGET, self._forgotten.popleft(), 0), deadline)

@@ -26,7 +26,7 @@ LENGTH = struct.Struct(">I")
 REQUEST = struct.Struct(">BQI")  # Step, number of the text, first of the ids that are asked for
 TOKEN_IDS = "i"
 PART_IDS = 4096  # a twentieth of a millisecond for whoever makes a list of them
-NICENESS = 17  # a fiftieth of a core that somebody else wants, too; all of one that nobody does
+NICENESS = 17  # a fiftieth of a core that somebody else wants, too, or less, as it rests; all of one that nobody does
 _IDLE_SECONDS = 60.0  # then its memory is given back
 
 

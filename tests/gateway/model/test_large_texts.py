@@ -96,6 +96,19 @@ def test_a_process_that_dies_between_two_pieces_has_both_again(texts: LargeTexts
     assert at_once(work) == expected(texts, TEXT) + expected(texts, " and") + expected(texts, TEXT)
 
 
+def test_texts_whose_process_died_share_the_next(texts: LargeTexts, caplog: pytest.LogCaptureFixture) -> None:
+    works = [texts.encoding([TEXT, f" number {i}", TEXT], None) for i in range(3)]
+    for work in works:
+        next(work)
+    os.kill(process_id(texts), signal.SIGKILL)
+    assert [next(work) for work in works] == [len(TEXT)] * 3  # begun once more
+    second = process_id(texts)
+    ids = expected(texts, TEXT)
+    assert [at_once(work) for work in works] == [ids + expected(texts, f" number {i}") + ids for i in range(3)]
+    assert process_id(texts) == second
+    assert caplog.text == ""
+
+
 def test_it_stands_back_behind_everybody(texts: LargeTexts) -> None:
     encoded(texts, "anything")
     expected_niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
