@@ -56,6 +56,13 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
 }
 
+// 2^x, by the special function unit; 0 for very small x.
+__device__ inline float exp2_approximate(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Two floats as one register of two 16-bit elements, the first in the lower half.
 __device__ inline uint32_t pack(float low, float high, __nv_bfloat16) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);

@@ -1,5 +1,6 @@
-// One row per kWarp x n threads: a warp for short rows (heads), several warps for long ones. The row is read twice, the
-// second time from the L1 cache. Bytes: 2 x row (+ 2 x row with a residual); nothing else counts.
+// One row per kWarp x n threads: a warp for short rows (heads), several warps for long ones. A thread holds its part of
+// the row in registers between the sum and the product; rows too long for that are read twice. Bytes: 2 x row (+ 2 x
+// row with a residual); nothing else counts.
 #include "launch.cuh"
 #include "rms_norm.h"
 #include "vector.cuh"
@@ -11,6 +12,7 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kBlock = 256;   // threads of a block that has several rows
 constexpr int kMaxRow = 512;  // threads of one row
+constexpr int kHeld = 4;      // vectors of a row that a thread holds
 
 // The sum over the threads of this row: threadIdx.x in [0, blockDim.x), a multiple of kWarp.
 __device__ float row_sum(float x) {
@@ -24,35 +26,71 @@ __device__ float row_sum(float x) {
   return total;
 }
 
+// x, or x + residual, which becomes the new residual.
 template <class T, int kVec>
+__device__ Vector<T, kVec> load_sum(const T* x, T* residual, int i) {
+  Vector<T, kVec> v = load_vector<kVec>(x + i);
+  if (residual != nullptr) {
+    const Vector<T, kVec> r = load_vector<kVec>(residual + i);
+    for (int j = 0; j < kVec; ++j) v.set(j, v[j] + r[j]);
+    store_vector(residual + i, v);
+  }
+  return v;
+}
+
+template <class T, int kVec>
+__device__ float sum_squares(const Vector<T, kVec>& v) {
+  float sum = 0;
+  for (int j = 0; j < kVec; ++j) sum += v[j] * v[j];
+  return sum;
+}
+
+template <class T, int kVec>
+__device__ void store_product(const Vector<T, kVec>& v, float factor, const T* weight, T* out, int i) {
+  const Vector<T, kVec> w = load_vector<kVec>(weight + i);
+  Vector<T, kVec> result;
+  for (int j = 0; j < kVec; ++j) result.set(j, v[j] * factor * w[j]);
+  store_vector(out + i, result);
+}
+
+// kIsHeld: the row has at most kHeld vectors for each of its threads.
+template <class T, int kVec, bool kIsHeld>
 __global__ void rms_norm_kernel(RmsNormArgs args) {
-  const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, inner = static_cast<unsigned>(args.num_inner);
   const bool is_row = row < args.num_outer * args.num_inner;  // whole warps, so the sums below stay safe
-  const T* x = static_cast<const T*>(args.x) + row / args.num_inner * args.outer_stride +
-               row % args.num_inner * args.inner_stride;
+  const T* x = static_cast<const T*>(args.x) + row / inner * args.outer_stride + row % inner * args.inner_stride;
   const T* weight = static_cast<const T*>(args.weight);
+  T* out = static_cast<T*>(args.out) + row * args.hidden;
   T* residual = args.residual == nullptr ? nullptr : static_cast<T*>(args.residual) + row * args.hidden;
-  const int64_t end = is_row ? args.hidden : 0;
+  const int end = is_row ? static_cast<int>(args.hidden) : 0;
+  const int begin = static_cast<int>(threadIdx.x) * kVec, stride = static_cast<int>(blockDim.x) * kVec;
 
   float squares = 0;
-  for (int64_t i = threadIdx.x * kVec; i < end; i += blockDim.x * kVec) {
-    Vector<T, kVec> v = load_vector<kVec>(x + i);
-    if (residual != nullptr) {
-      const Vector<T, kVec> r = load_vector<kVec>(residual + i);
-      for (int j = 0; j < kVec; ++j) v.set(j, v[j] + r[j]);
-      store_vector(residual + i, v);
+  Vector<T, kVec> held[kHeld];
+  if constexpr (kIsHeld) {
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n) {
+      if (begin + n * stride < end) held[n] = load_sum<T, kVec>(x, residual, begin + n * stride);
     }
-    for (int j = 0; j < kVec; ++j) squares += v[j] * v[j];
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n) {
+      if (begin + n * stride < end) squares += sum_squares(held[n]);
+    }
+  } else {
+    for (int i = begin; i < end; i += stride) squares += sum_squares(load_sum<T, kVec>(x, residual, i));
   }
   const float factor = rsqrtf(row_sum(squares) / static_cast<float>(args.hidden) + args.eps);
 
-  const T* source = residual == nullptr ? x : residual;  // each thread reads what it wrote
-  T* out = static_cast<T*>(args.out) + row * args.hidden;
-  for (int64_t i = threadIdx.x * kVec; i < end; i += blockDim.x * kVec) {
-    const Vector<T, kVec> v = load_vector<kVec>(source + i), w = load_vector<kVec>(weight + i);
-    Vector<T, kVec> result;
-    for (int j = 0; j < kVec; ++j) result.set(j, v[j] * factor * w[j]);
-    store_vector(out + i, result);
+  if constexpr (kIsHeld) {
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n) {
+      if (begin + n * stride < end) store_product(held[n], factor, weight, out, begin + n * stride);
+    }
+  } else {
+    const T* source = residual == nullptr ? x : residual;  // each thread reads what it wrote
+    for (int i = begin; i < end; i += stride) {
+      store_product(load_vector<kVec>(source + i), factor, weight, out, i);
+    }
   }
 }
 
@@ -66,9 +104,11 @@ bool can_vectorize(const RmsNormArgs& args) {
 template <class T, int kVec>
 Status run(const RmsNormArgs& args, void* stream) {
   const int64_t rows = args.num_outer * args.num_inner;
-  const int wanted = ceil_div(args.hidden, kVec * kWarp) * kWarp;
-  const dim3 block = wanted == kWarp ? dim3(kWarp, kBlock / kWarp) : dim3(wanted < kMaxRow ? wanted : kMaxRow, 1);
-  return launch(rms_norm_kernel<T, kVec>, dim3(ceil_div(rows, block.y)), block, 0, stream, args);
+  const int threads = ceil_div(args.hidden, kVec * kHeld * kWarp) * kWarp;
+  const dim3 block = threads == kWarp ? dim3(kWarp, kBlock / kWarp) : dim3(threads < kMaxRow ? threads : kMaxRow, 1);
+  const dim3 grid(ceil_div(rows, block.y));
+  return threads <= kMaxRow ? launch(rms_norm_kernel<T, kVec, true>, grid, block, 0, stream, args)
+                            : launch(rms_norm_kernel<T, kVec, false>, grid, block, 0, stream, args);
 }
 
 }  // namespace

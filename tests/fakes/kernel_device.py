@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from bench.lib.alone import alone_in
 from worker import _kernels
 from worker.ops import native
 
@@ -123,8 +124,9 @@ def emulated_module(name: str) -> ModuleType:
     pybind11 = subprocess.check_output([sys.executable, "-m", "pybind11", "--cmakedir"], text=True).strip()
     configure = [bin_folder / "cmake", "-S", EMULATION, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None"]
     configure += [f"-DCMAKE_MAKE_PROGRAM={bin_folder / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"]
-    subprocess.run([*configure, f"-Dpybind11_DIR={pybind11}"], check=True, stdout=subprocess.PIPE)
-    subprocess.run([bin_folder / "cmake", "--build", build], check=True, stdout=subprocess.PIPE)
+    with alone_in(build):
+        subprocess.run([*configure, f"-Dpybind11_DIR={pybind11}"], check=True, stdout=subprocess.PIPE)
+        subprocess.run([bin_folder / "cmake", "--build", build], check=True, stdout=subprocess.PIPE)
     (path,) = build.glob(f"{name}.*.so")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -15,6 +15,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from bench.lib.alone import alone_in
 from worker.batch.paged_pool import PagedPool, StepBatch
 from worker.ops import native
 
@@ -64,8 +65,9 @@ def fused_kernel() -> ModuleType:
     pybind11 = subprocess.check_output([sys.executable, "-m", "pybind11", "--cmakedir"], text=True).strip()
     configure = [tools / "cmake", "-S", FOLDER, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"]
     configure += [f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"]
-    subprocess.run([*configure, f"-Dpybind11_DIR={pybind11}"], check=True)
-    subprocess.run([tools / "cmake", "--build", BUILD], check=True)
+    with alone_in(BUILD):
+        subprocess.run([*configure, f"-Dpybind11_DIR={pybind11}"], check=True)
+        subprocess.run([tools / "cmake", "--build", BUILD], check=True)
     (path,) = BUILD.glob("_recompute_decode.*.so")
     spec = spec_from_file_location("_recompute_decode", path)
     assert spec is not None

@@ -30,7 +30,7 @@ __device__ void recompute(const PagedAttentionArgs& args, const FusedPlan& fused
     const int head = i / fused.num_tiles;  // over all sequences
     const TileWork work = find_tile(args, fused.num_decodes + head / num_kv_heads, head % num_kv_heads,
                                     i % fused.num_tiles, 16 * fused.tile_warps);
-    if (work.num_rows > 0) run_tile<T, kHeadDim>(args, work, block_memory(), warps);
+    if (work.num_rows > 0) run_tile<T, kHeadDim, 1>(args, work, block_memory(), warps);
     warps.sync();  // the memory may go
   }
 }
@@ -119,7 +119,7 @@ Status recompute_decode_cuda(const RecomputeDecodeArgs& args, void* stream) {
 }
 
 int64_t recompute_decode_workspace_bytes(const RecomputeDecodeArgs& args) {
-  return cuda::num_workspace_bytes(cuda::decodes_of(args));
+  return cuda::num_stream_bytes(cuda::decodes_of(args));
 }
 
 }  // namespace hocket

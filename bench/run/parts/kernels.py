@@ -6,8 +6,8 @@
 Times are the best of many runs, warm. `limit` is the larger share of the two that the machine allows: bytes moved over
 the measured read bandwidth (of the caches where the data fits them, of memory otherwise), operations over the measured
 arithmetic peak of what is multiplied. On CPU activations are float32; dtype is the weights' and the pool's. torch:
-float32 on CPU, but `linear` all in dtype. On CUDA `linear` is the library's, and `draw_tokens` includes the way of the
-tokens to the host.
+float32 on CPU, but `linear` all in dtype. On CUDA runs are recorded in a graph, so that no launch is in the times;
+`linear` is the library's, and `draw_tokens`, not recorded, includes the way of the tokens to the host.
 
 `linear` has the shapes of the models of random_model.py, and reads a new weight each time, of as many as the model has,
 so that they come from where they come in a step: 15m from the last cache, the others from memory. Its read limit is
@@ -66,6 +66,7 @@ class Case:
     torch_run: Run | Sequence[Run] | None = None
     multiplies: torch.dtype = torch.float32
     footprint: int = 0  # bytes that are touched in turn; 0: num_bytes
+    waits: bool = False  # the host waits for the result
 
 
 class Limits:
@@ -111,11 +112,14 @@ class Bench:
     def randn(self, *shape: int) -> torch.Tensor:
         return torch.randn(*shape, dtype=self.activation_dtype, device=self.device)
 
-    def time(self, run: Run | Sequence[Run]) -> float:
-        """Seconds of the fastest run, where several take turns of all; on CUDA the mean of runs back to back."""
+    def time(self, run: Run | Sequence[Run], *, waits: bool = False) -> float:
+        """Seconds of the fastest run, where several take turns of all; on CUDA the mean of runs back to back.
+
+        waits: the host waits for the result; else CUDA's runs are recorded, so that launches cost nothing.
+        """
         runs = run if isinstance(run, Sequence) else [run]
         if self.device == "cuda":
-            return self._time_queued(runs, 3 if self.is_smoke else 100)
+            return self._time_queued(runs) if waits else self._time_recorded(runs)
         for run_one in runs:
             run_one()
         best, end = float("inf"), time.perf_counter() + self.seconds
@@ -126,7 +130,22 @@ class Bench:
                 best = min(best, time.perf_counter() - start)
         return best
 
-    def _time_queued(self, runs: Sequence[Run], num_runs: int) -> float:
+    def _time_recorded(self, runs: Sequence[Run]) -> float:
+        """Each run at least once, some dozens of runs in a graph."""
+        num_runs = max(len(runs), 3 if self.is_smoke else 24)
+        for run in runs:
+            run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for i in range(num_runs):
+                runs[i % len(runs)]()
+        seconds = self._time_queued([graph.replay], 3 if self.is_smoke else 10) / num_runs
+        graph.reset()
+        return seconds
+
+    def _time_queued(self, runs: Sequence[Run], num_runs: int = 0) -> float:
+        num_runs = num_runs or (3 if self.is_smoke else 100)
         for run in runs:
             run()
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -139,8 +158,9 @@ class Bench:
 
     def read_limit(self, num_bytes: int) -> float:
         if self.device == "cuda":
-            data = torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
-            return 2 * num_bytes / self.time(data.clone)
+            data = torch.rand(num_bytes // 4, device="cuda")
+            to = torch.empty_like(data)
+            return 2 * num_bytes / self.time(lambda: torch.neg(data, out=to))  # a kernel: copies are slower
         data = HugePageMemory().empty((num_bytes // 4,), torch.float32).zero_()
         pieces = data.split(PIECE_BYTES // 4)
         seconds = self.time([lambda p=p: _kernels.read_limit(p.data_ptr(), PIECE_BYTES) for p in pieces])
@@ -303,6 +323,7 @@ class Bench:
                     lambda logits=logits, p=p: reference.draw_tokens(
                         logits, p.temperature, p.top_k, p.top_p, p.min_p, p.seed, p.index
                     ),
+                    waits=True,
                 )  # fmt: skip
 
     def linear(self) -> Iterator[Case]:
@@ -443,8 +464,8 @@ def spread_threads() -> None:
 
 
 def row(case: Case, bench: Bench, limits: Limits) -> list[str]:
-    seconds = bench.time(case.run)
-    torch_seconds = bench.time(case.torch_run) if case.torch_run else None
+    seconds = bench.time(case.run, waits=case.waits)
+    torch_seconds = bench.time(case.torch_run, waits=case.waits) if case.torch_run else None
     return [
         f"{case.op} {case.shape}",
         f"{seconds * 1e6:.1f}",

@@ -47,11 +47,48 @@ inline StreamPlan make_plan(const PagedAttentionArgs& args) {
   return plan;
 }
 
-// Of the partial results, where keys are split.
-inline int64_t num_workspace_bytes(const PagedAttentionArgs& args) {
+// Of the stream kernel's partial results, where keys are split.
+inline int64_t num_stream_bytes(const PagedAttentionArgs& args) {
   const StreamPlan plan = make_plan(args);
   if (plan.num_splits == 1) return 0;
   const int64_t rows = num_units(args, plan.is_per_token) * args.num_heads * plan.num_splits;
+  return rows * (args.pool.head_dim + 2) * static_cast<int64_t>(sizeof(float));
+}
+
+constexpr int kDecodeRows = 16;  // of a block of the decode kernel
+
+// Whether a sequence with so many query tokens is the decode kernel's: its rows of a KV head are few, or it is a
+// decode.
+__host__ __device__ inline bool has_few_rows(const PagedAttentionArgs& args, int64_t num_queries) {
+  return num_queries == 1 || num_queries * args.num_heads <= kDecodeRows * args.pool.num_kv_heads;
+}
+
+// Blocks of the decode kernel that a processor has at a time.
+constexpr int decode_blocks(int64_t head_dim) { return head_dim > 128 ? 1 : head_dim > 64 ? 2 : 4; }
+
+// What the decode kernel and its merge kernel need beyond the arguments.
+struct DecodePlan {
+  int num_splits;   // parts that the keys are cut into
+  int row_parts;    // that the query heads of a KV head are cut into
+  float* partials;  // [sequences x KV heads x row parts][kDecodeRows][num_splits][head_dim + 2] where num_splits > 1
+};
+
+inline DecodePlan make_decode_plan(const PagedAttentionArgs& args) {
+  const int64_t group = args.num_heads / args.pool.num_kv_heads;
+  DecodePlan plan{1, ceil_div(group, kDecodeRows), static_cast<float*>(args.workspace)};
+  const int64_t blocks = args.num_seqs * args.pool.num_kv_heads * plan.row_parts;
+  int64_t splits = ceil_div(int64_t{decode_blocks(args.pool.head_dim)} * num_processors(), blocks < 1 ? 1 : blocks);
+  if (splits > args.max_seq_len / kMinSplitKeys) splits = args.max_seq_len / kMinSplitKeys;
+  if (splits > kMaxSplits) splits = kMaxSplits;
+  plan.num_splits = splits < 1 ? 1 : static_cast<int>(splits);
+  return plan;
+}
+
+// Of the decode kernel's partial results, where keys are split.
+inline int64_t num_decode_bytes(const PagedAttentionArgs& args) {
+  const DecodePlan plan = make_decode_plan(args);
+  if (plan.num_splits == 1) return 0;
+  const int64_t rows = args.num_seqs * args.pool.num_kv_heads * plan.row_parts * kDecodeRows * plan.num_splits;
   return rows * (args.pool.head_dim + 2) * static_cast<int64_t>(sizeof(float));
 }
 

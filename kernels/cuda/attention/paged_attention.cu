@@ -1,6 +1,8 @@
-// Which kernel takes what. Query tokens alone in their sequence (decodes) are streamed, attention_stream.cuh, their
-// keys split over several blocks where there are fewer blocks than the device holds. Longer chunks go to the tensor
-// cores, attention_tile.cuh; in float32, which they cannot multiply exactly, every token is streamed.
+// Which kernel takes what. In 16 bits all products are the tensor cores': sequences with few query rows are
+// attention_decode.cuh's, their keys split over several blocks where there are fewer blocks than the device holds, and
+// longer chunks attention_tile.cuh's. In float32, which tensor cores cannot multiply exactly, every query token is
+// streamed, attention_stream.cuh.
+#include "attention/attention_decode.cuh"
 #include "attention/attention_plan.cuh"
 #include "attention/attention_stream.cuh"
 #include "attention/attention_tile.cuh"
@@ -24,19 +26,45 @@ Status run_stream(const PagedAttentionArgs& args, const StreamPlan& plan, void* 
 }
 
 template <class T, int kHeadDim>
+Status run_decodes(const PagedAttentionArgs& args, void* stream) {
+  const DecodePlan plan = make_decode_plan(args);
+  const auto units = static_cast<unsigned>(args.num_seqs * args.pool.num_kv_heads * plan.row_parts);
+  const Status status = launch(decode_kernel<T, kHeadDim>, dim3(units, static_cast<unsigned>(plan.num_splits)),
+                               dim3(kDecodeThreads), DecodeShape<T, kHeadDim>::kBytes, stream, args, plan);
+  if (status != Status::kOk || plan.num_splits == 1) return status;
+  return launch(decode_merge_kernel<T>, dim3(units, kDecodeRows), dim3(kMergeThreads), 0, stream, args, plan);
+}
+
+template <class T, int kHeadDim, int kRowTiles>
+Status run_tiles(const PagedAttentionArgs& args, void* stream) {
+  constexpr int kRows = 16 * kRowTiles * kTileWarps;
+  const int64_t rows = args.max_query_len * (args.num_heads / args.pool.num_kv_heads);
+  const dim3 grid(static_cast<unsigned>(ceil_div(rows, kRows)), static_cast<unsigned>(args.pool.num_kv_heads),
+                  static_cast<unsigned>(args.num_seqs));
+  const size_t bytes = Tile<T, kHeadDim>::num_bytes(kRows);
+  return launch(tile_kernel<T, kHeadDim, kRowTiles>, grid, dim3(kTileThreads), bytes, stream, args);
+}
+
+template <class T, int kHeadDim>
+Status run_chunks(const PagedAttentionArgs& args, void* stream) {
+  constexpr int kMost = Tile<T, kHeadDim>::kMaxRowTiles;
+  const int64_t rows = args.num_tokens * (args.num_heads / args.pool.num_kv_heads);
+  const int64_t blocks = args.pool.num_kv_heads * ceil_div(rows, 16 * kMost * kTileWarps);
+  return blocks >= num_processors() ? run_tiles<T, kHeadDim, kMost>(args, stream)
+                                    : run_tiles<T, kHeadDim, 1>(args, stream);
+}
+
+template <class T, int kHeadDim>
 Status run(const PagedAttentionArgs& args, void* stream) {
-  const StreamPlan plan = make_plan(args);
-  const int64_t group = args.num_heads / args.pool.num_kv_heads;
-  Status status =
-      with_stream_heads(group, [&](auto heads) { return run_stream<T, kHeadDim, heads.value>(args, plan, stream); });
   if constexpr (sizeof(T) == 2) {
-    if (status != Status::kOk || args.max_query_len <= 1) return status;
-    const dim3 grid(static_cast<unsigned>(ceil_div(args.max_query_len * group, kTileRows)),
-                    static_cast<unsigned>(args.pool.num_kv_heads), static_cast<unsigned>(args.num_seqs));
-    const size_t bytes = Tile<T, kHeadDim>::num_bytes(kTileRows);
-    status = launch(tile_kernel<T, kHeadDim>, grid, dim3(kTileThreads), bytes, stream, args);
+    const Status status = run_decodes<T, kHeadDim>(args, stream);
+    if (status != Status::kOk || has_few_rows(args, args.max_query_len)) return status;
+    return run_chunks<T, kHeadDim>(args, stream);
+  } else {
+    const StreamPlan plan = make_plan(args);
+    return with_stream_heads(args.num_heads / args.pool.num_kv_heads,
+                             [&](auto heads) { return run_stream<T, kHeadDim, heads.value>(args, plan, stream); });
   }
-  return status;
 }
 
 Status run(const PagedAttentionArgs& args, void* stream) {
@@ -56,6 +84,8 @@ Status paged_attention_cuda(const PagedAttentionArgs& args, void* stream) {
   return cuda::run(args, stream);
 }
 
-int64_t paged_attention_workspace_bytes(const PagedAttentionArgs& args) { return cuda::num_workspace_bytes(args); }
+int64_t paged_attention_workspace_bytes(const PagedAttentionArgs& args) {
+  return args.dtype == DType::kFloat32 ? cuda::num_stream_bytes(args) : cuda::num_decode_bytes(args);
+}
 
 }  // namespace hocket

@@ -226,6 +226,10 @@ inline void wait_for_copies(size_t pending) {
 #define blockDim (emulation::block_size)
 #define gridDim (emulation::grid_size)
 
+using std::max;
+using std::min;
+
+inline void __syncwarp() { emulation::wait(emulation::warp().barrier); }
 inline void __syncthreads() { emulation::wait(emulation::block->barrier); }
 
 template <class T>

@@ -68,6 +68,8 @@ void wait_for_copies() {
   emulation::wait_for_copies(kPending);
 }
 
+inline float exp2_approximate(float x) { return exp2f(x); }
+
 template <class T>
 uint32_t pack(float low, float high, T) {
   const T pair[2] = {from_float<T>(low), from_float<T>(high)};
