@@ -26,15 +26,9 @@ __device__ float row_sum(float x) {
   return total;
 }
 
-// x, or x + residual, which becomes the new residual.
 template <class T, int kVec>
-__device__ Vector<T, kVec> load_sum(const T* x, T* residual, int i) {
-  Vector<T, kVec> v = load_vector<kVec>(x + i);
-  if (residual != nullptr) {
-    const Vector<T, kVec> r = load_vector<kVec>(residual + i);
-    for (int j = 0; j < kVec; ++j) v.set(j, v[j] + r[j]);
-    store_vector(residual + i, v);
-  }
+__device__ Vector<T, kVec> add(Vector<T, kVec> v, const Vector<T, kVec>& other) {
+  for (int j = 0; j < kVec; ++j) v.set(j, v[j] + other[j]);
   return v;
 }
 
@@ -46,11 +40,77 @@ __device__ float sum_squares(const Vector<T, kVec>& v) {
 }
 
 template <class T, int kVec>
-__device__ void store_product(const Vector<T, kVec>& v, float factor, const T* weight, T* out, int i) {
-  const Vector<T, kVec> w = load_vector<kVec>(weight + i);
-  Vector<T, kVec> result;
-  for (int j = 0; j < kVec; ++j) result.set(j, v[j] * factor * w[j]);
-  store_vector(out + i, result);
+__device__ Vector<T, kVec> multiply(Vector<T, kVec> v, float factor, const Vector<T, kVec>& weight) {
+  for (int j = 0; j < kVec; ++j) v.set(j, v[j] * factor * weight[j]);
+  return v;
+}
+
+// The elements of a row that a thread has: vectors from `begin` on, `stride` apart, up to `end`.
+struct Part {
+  int begin;
+  int stride;
+  int end;
+};
+
+// All that is read is on its way before anything is waited for, and before anything is written: memory that is written
+// may be what is read next, for all that the compiler knows.
+template <class T, int kVec, class Factor>
+__device__ void norm_held(const T* x, const T* weight, T* residual, T* out, const Part& part, const Factor& factor_of) {
+  Vector<T, kVec> held[kHeld], weights[kHeld];
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int at = part.begin + n * part.stride;
+    if (at < part.end) held[n] = load_vector<kVec>(x + at);
+  }
+  if (residual != nullptr) {
+    Vector<T, kVec> before[kHeld];
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n) {
+      const int at = part.begin + n * part.stride;
+      if (at < part.end) before[n] = load_vector<kVec>(residual + at);
+    }
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n) {
+      if (part.begin + n * part.stride < part.end) held[n] = add(held[n], before[n]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int at = part.begin + n * part.stride;
+    if (at < part.end) weights[n] = load_vector<kVec>(weight + at);
+  }
+  float squares = 0;
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    if (part.begin + n * part.stride < part.end) squares += sum_squares(held[n]);
+  }
+  const float factor = factor_of(squares);
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int at = part.begin + n * part.stride;
+    if (at >= part.end) continue;
+    if (residual != nullptr) store_vector(residual + at, held[n]);
+    store_vector(out + at, multiply(held[n], factor, weights[n]));
+  }
+}
+
+template <class T, int kVec, class Factor>
+__device__ void norm_twice_read(const T* x, const T* weight, T* residual, T* out, const Part& part,
+                                const Factor& factor_of) {
+  float squares = 0;
+  for (int i = part.begin; i < part.end; i += part.stride) {
+    Vector<T, kVec> v = load_vector<kVec>(x + i);
+    if (residual != nullptr) {
+      v = add(v, load_vector<kVec>(residual + i));
+      store_vector(residual + i, v);
+    }
+    squares += sum_squares(v);
+  }
+  const float factor = factor_of(squares);
+  const T* source = residual == nullptr ? x : residual;  // each thread reads what it wrote
+  for (int i = part.begin; i < part.end; i += part.stride) {
+    store_vector(out + i, multiply(load_vector<kVec>(source + i), factor, load_vector<kVec>(weight + i)));
+  }
 }
 
 // kIsHeld: the row has at most kHeld vectors for each of its threads.
@@ -59,38 +119,18 @@ __global__ void rms_norm_kernel(RmsNormArgs args) {
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, inner = static_cast<unsigned>(args.num_inner);
   const bool is_row = row < args.num_outer * args.num_inner;  // whole warps, so the sums below stay safe
   const T* x = static_cast<const T*>(args.x) + row / inner * args.outer_stride + row % inner * args.inner_stride;
-  const T* weight = static_cast<const T*>(args.weight);
   T* out = static_cast<T*>(args.out) + row * args.hidden;
   T* residual = args.residual == nullptr ? nullptr : static_cast<T*>(args.residual) + row * args.hidden;
-  const int end = is_row ? static_cast<int>(args.hidden) : 0;
-  const int begin = static_cast<int>(threadIdx.x) * kVec, stride = static_cast<int>(blockDim.x) * kVec;
-
-  float squares = 0;
-  Vector<T, kVec> held[kHeld];
+  const Part part{static_cast<int>(threadIdx.x) * kVec, static_cast<int>(blockDim.x) * kVec,
+                  is_row ? static_cast<int>(args.hidden) : 0};
+  const auto factor_of = [&](float squares) {
+    return rsqrtf(row_sum(squares) / static_cast<float>(args.hidden) + args.eps);
+  };
+  const T* weight = static_cast<const T*>(args.weight);
   if constexpr (kIsHeld) {
-#pragma unroll
-    for (int n = 0; n < kHeld; ++n) {
-      if (begin + n * stride < end) held[n] = load_sum<T, kVec>(x, residual, begin + n * stride);
-    }
-#pragma unroll
-    for (int n = 0; n < kHeld; ++n) {
-      if (begin + n * stride < end) squares += sum_squares(held[n]);
-    }
+    norm_held<T, kVec>(x, weight, residual, out, part, factor_of);
   } else {
-    for (int i = begin; i < end; i += stride) squares += sum_squares(load_sum<T, kVec>(x, residual, i));
-  }
-  const float factor = rsqrtf(row_sum(squares) / static_cast<float>(args.hidden) + args.eps);
-
-  if constexpr (kIsHeld) {
-#pragma unroll
-    for (int n = 0; n < kHeld; ++n) {
-      if (begin + n * stride < end) store_product(held[n], factor, weight, out, begin + n * stride);
-    }
-  } else {
-    const T* source = residual == nullptr ? x : residual;  // each thread reads what it wrote
-    for (int i = begin; i < end; i += stride) {
-      store_product(load_vector<kVec>(source + i), factor, weight, out, i);
-    }
+    norm_twice_read<T, kVec>(x, weight, residual, out, part, factor_of);
   }
 }
 

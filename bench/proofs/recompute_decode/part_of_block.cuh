@@ -10,6 +10,7 @@
 namespace hocket::cuda {
 
 struct PartOfBlock {
+  static constexpr int kLeastWarps = 1;
   int first_warp;
   int num_warps;
   int barrier;  // nobody else's, and not 0, which is __syncthreads()'s

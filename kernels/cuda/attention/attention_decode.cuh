@@ -88,32 +88,42 @@ __device__ void run_decode(const PagedAttentionArgs& args, const DecodePlan& pla
   const int first_tile = static_cast<int>(int64_t{num_tiles} * split / plan.num_splits);
   const int end_tile = static_cast<int>(int64_t{num_tiles} * (split + 1) / plan.num_splits);
   const int end = min(work.key_begin + end_tile * kDecodeKeys, work.key_end);
-  const auto start_copies = [&](int index) {  // of this warp's tiles
-    const int tile = first_tile + warp + index * kDecodeWarps;
-    if (tile < end_tile) {
-      T* to = ring + index % kStages * Shape::kStage;
-      const int first = work.key_begin + tile * kDecodeKeys;
-      copy_keys<T, kHeadDim>(places, kKeys, first, end, head_dim, to);
-      copy_keys<T, kHeadDim>(places, kValues, first, end, head_dim, to + kDecodeKeys * kRow);
+  int next = 0;  // of this warp's tiles, the first whose copies have not begun
+  uint32_t found[2];
+  const auto first_key_of = [&](int index) {
+    return work.key_begin + (first_tile + warp + index * kDecodeWarps) * kDecodeKeys;
+  };
+  const auto find_next = [&] {
+    found[0] = find_key(places, kKeys, first_key_of(next), end);
+    found[1] = find_key(places, kValues, first_key_of(next), end);
+  };
+  const auto start_next = [&] {
+    if (first_key_of(next) < end) {
+      T* to = ring + next % kStages * Shape::kStage;
+      copy_keys<T, kHeadDim>(places, found[0], to);
+      copy_keys<T, kHeadDim>(places, found[1], to + kDecodeKeys * kRow);
     }
     commit_copies();  // an empty group, too: they are counted
+    ++next;
+    find_next();
   };
 
+  find_next();
   copy_queries<T, kHeadDim>(args, work, kDecodeRows, queries, WholeBlock<kDecodeThreads>{});
   commit_copies();
-  for (int i = 0; i < kStages - 1; ++i) start_copies(i);
+  for (int i = 0; i < kStages - 1; ++i) start_next();
   wait_for_copies<kStages - 1>();  // the queries are here
   __syncthreads();
 
   using Rows = WarpRows<T, kHeadDim, kDecodeKeys, 1>;
   Rows rows;
   const RowBounds<1> bounds(args, work, 0);
-  for (int i = 0; first_tile + warp + i * kDecodeWarps < end_tile; ++i) {
+  for (int i = 0; first_key_of(i) < end; ++i) {
     wait_for_copies<kStages - 2>();  // tile i is here
     __syncwarp();                    // for all lanes, and tile i - 1 may go
-    start_copies(i + kStages - 1);
+    start_next();
     const T* keys = ring + i % kStages * Shape::kStage;
-    const int first = work.key_begin + (first_tile + warp + i * kDecodeWarps) * kDecodeKeys;
+    const int first = first_key_of(i);
     rows.multiply_keys(queries, keys);
     rows.mask(bounds, first, end);
     rows.softmax(scale);

@@ -15,6 +15,7 @@ namespace hocket::cuda {
 // The threads that work on something together: all kThreads of a block.
 template <int kThreads>
 struct WholeBlock {
+  static constexpr int kLeastWarps = kThreads / 32;
   __device__ static constexpr int num_threads() { return kThreads; }
   __device__ static int thread() { return static_cast<int>(threadIdx.x); }
   __device__ static void sync() { __syncthreads(); }

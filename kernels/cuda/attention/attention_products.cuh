@@ -57,52 +57,56 @@ __device__ inline TileWork find_tile(const PagedAttentionArgs& args, int seq, in
   return work;
 }
 
-// Where the vectors of a sequence's keys lie for one KV head; what does not depend on the key is computed once.
+// Where the vectors of a sequence's keys lie for one KV head. What does not depend on the key is computed once, unless
+// a register costs more.
 template <class T>
 struct KeyPlaces {
-  const T* data;
-  const int32_t* keys;    // the sequence's blocks of K
-  const int32_t* values;  // of V
-  int block_size;
-  int unit_tokens;   // of a unit: layers x tokens of a block
-  int layer_tokens;  // of a unit, before this layer's
-  int64_t dim;       // elements of a token
+  const PagedPool& pool;
+  const T* data;          // of this KV head
+  const int32_t* table;   // the sequence's blocks of K; max_blocks further, those of V
+  unsigned layer_tokens;  // of a unit, before this layer's
 
+  // args: outlives this.
   __device__ KeyPlaces(const PagedAttentionArgs& args, const TileWork& work)
-      : data(static_cast<const T*>(args.pool.data) + work.kv_head * args.pool.head_dim),
-        block_size(static_cast<int>(args.pool.block_size)),
-        dim(args.pool.num_kv_heads * args.pool.head_dim) {
-    const auto layer = static_cast<unsigned>(args.layer), layers = static_cast<unsigned>(args.pool.layers_per_unit);
-    const int64_t first = (work.table_row * args.pool.num_groups + layer / layers) * 2 * args.pool.max_blocks;
-    keys = args.pool.block_table + first;
-    values = keys + args.pool.max_blocks;
-    unit_tokens = static_cast<int>(layers) * block_size;
-    layer_tokens = static_cast<int>(layer % layers) * block_size;
+      : pool(args.pool), data(static_cast<const T*>(args.pool.data) + work.kv_head * args.pool.head_dim) {
+    const auto layer = static_cast<unsigned>(args.layer), layers = static_cast<unsigned>(pool.layers_per_unit);
+    table = pool.block_table + (work.table_row * pool.num_groups + layer / layers) * 2 * pool.max_blocks;
+    layer_tokens = layer % layers * static_cast<unsigned>(pool.block_size);
   }
 
-  // In elements from data.
-  __device__ int64_t operator()(Kind kind, int position) const {
-    const unsigned p = static_cast<unsigned>(position), size = static_cast<unsigned>(block_size);
-    const unsigned index = p / size;
-    const int64_t token =
-        int64_t{(kind == kKeys ? keys : values)[index]} * unit_tokens + layer_tokens + (p - index * size);
-    return token * dim;
+  // Which token of the pool, over all layers, a key is: its vector begins at vector(token). Below 2^32 - 1, or the pool
+  // would be larger than any device.
+  __device__ uint32_t token(Kind kind, int position) const {
+    const auto p = static_cast<unsigned>(position), size = static_cast<unsigned>(pool.block_size), index = p / size;
+    const int64_t place = kind == kKeys ? index : index + pool.max_blocks;
+    const auto unit_tokens = static_cast<unsigned>(pool.layers_per_unit) * size;
+    return static_cast<uint32_t>(table[place]) * unit_tokens + layer_tokens + (p - index * size);
   }
+  __device__ const T* vector(uint32_t token) const { return data + token * (pool.num_kv_heads * pool.head_dim); }
 };
 
-// A warp starts copying the keys or values [first, first + kCopiedKeys) to rows of kTileRow; zeros from `end` on.
+constexpr uint32_t kNoKey = 0xffffffffu;
+
+// Where this lane's key of [first, first + kCopiedKeys) lies, for copy_keys(); kNoKey from `end` on. To be asked for
+// well before it is needed: it is a read.
+template <class T>
+__device__ uint32_t find_key(const KeyPlaces<T>& places, Kind kind, int first, int end) {
+  const int key = first + static_cast<int>(threadIdx.x) % kCopiedKeys;
+  return key < end ? places.token(kind, key) : kNoKey;
+}
+
+// A warp starts copying kCopiedKeys keys or values to rows of kTileRow; zeros where there are none. place: find_key().
 template <class T, int kHeadDim>
-__device__ void copy_keys(const KeyPlaces<T>& places, Kind kind, int first, int end, int head_dim, T* to) {
+__device__ void copy_keys(const KeyPlaces<T>& places, uint32_t place, T* to) {
   constexpr int kChunks = kHeadDim / 8;  // of 16 bytes, per key
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int mine = first + lane % kCopiedKeys;
-  const int64_t place = mine < end ? places(kind, mine) : -1;
-#pragma unroll
+#pragma unroll 4  // wholly unrolled, this and the products below would need more registers than there are
   for (int i = 0; i < kCopiedKeys * kChunks / 32; ++i) {
     const int key = (i * 32 + lane) / kChunks, at = (i * 32 + lane) % kChunks * 8;
-    const int64_t from = __shfl_sync(0xffffffffu, place, key);
-    const bool is_valid = from >= 0 && at < head_dim;
-    copy_async(to + key * kTileRow<kHeadDim> + at, places.data + (is_valid ? from + at : 0), is_valid);
+    const uint32_t token = __shfl_sync(0xffffffffu, place, key);
+    const bool is_valid = token != kNoKey && at < places.pool.head_dim;
+    const T* from = is_valid ? places.vector(token) + at : places.data;
+    copy_async(to + key * kTileRow<kHeadDim> + at, from, is_valid);
   }
 }
 
@@ -181,7 +185,7 @@ struct WarpRows {
         for (float& score : tile) score = 0;
       }
     }
-#pragma unroll 4  // wholly unrolled, loads would run so far ahead that registers spill
+#pragma unroll 4
     for (int k = 0; k < kHeadDim; k += 16) {
       uint32_t a[kRowTiles][4];
 #pragma unroll

@@ -26,16 +26,58 @@ struct Tile {
   }
 };
 
-// A group of warps starts copying a tile, 16 keys or values a warp.
+// How a group of warps copies tiles, one after the other: 16 keys or values at a time each.
 template <class T, int kHeadDim, class Group>
-__device__ void copy_tile(const KeyPlaces<T>& places, int first, int end, int head_dim, T* to, const Group& warps) {
-  constexpr int kParts = Tile<T, kHeadDim>::kKeys / kCopiedKeys;
-  for (int i = warps.thread() / 32; i < 2 * kParts; i += warps.num_threads() / 32) {
-    const Kind kind = i < kParts ? kKeys : kValues;
-    const int at = i % kParts * kCopiedKeys;
-    copy_keys<T, kHeadDim>(places, kind, first + at, end, head_dim, to + i * kCopiedKeys * kTileRow<kHeadDim>);
+class TileCopies {
+ public:
+  // work: outlives this; key_begin < key_end.
+  __device__ TileCopies(const PagedAttentionArgs& args, const TileWork& work, T* ring, const Group& warps)
+      : places_(args, work),
+        ring_(ring),
+        warp_(warps.thread() / 32),
+        num_warps_(warps.num_threads() / 32),
+        begin_(work.key_begin),
+        end_(work.key_end) {}
+
+  // Asks where the next tile's vectors lie. No earlier: what is held while tiles are multiplied costs registers.
+  __device__ void find_next() {
+#pragma unroll
+    for (int n = 0; n < kCopies; ++n) {
+      const int i = warp_ + n * num_warps_, first = begin_ + next_ * Shape::kKeys + i % kParts * kCopiedKeys;
+      found_[n] = i < 2 * kParts ? find_key(places_, i < kParts ? kKeys : kValues, first, end_) : kNoKey;
+    }
   }
-}
+
+  // After find_next(). Always ends a group of copies, an empty one behind the last tile: they are counted.
+  __device__ void start_next() {
+    T* to = ring_ + next_ % Shape::kStages * Shape::kStage;
+    if (begin_ + next_ * Shape::kKeys < end_) {
+#pragma unroll
+      for (int n = 0; n < kCopies; ++n) {
+        const int i = warp_ + n * num_warps_;
+        if (i < 2 * kParts) {
+          copy_keys<T, kHeadDim>(places_, found_[n], to + i * kCopiedKeys * kTileRow<kHeadDim>);
+        }
+      }
+    }
+    commit_copies();
+    ++next_;
+  }
+
+ private:
+  using Shape = Tile<T, kHeadDim>;
+  static constexpr int kParts = Shape::kKeys / kCopiedKeys;                                   // of keys, and of values
+  static constexpr int kCopies = (2 * kParts + Group::kLeastWarps - 1) / Group::kLeastWarps;  // of a warp
+
+  KeyPlaces<T> places_;
+  T* ring_;
+  int warp_;
+  int num_warps_;
+  int begin_;
+  int end_;
+  int next_ = 0;
+  uint32_t found_[kCopies];
+};
 
 template <class T, int kHeadDim, class Rows>
 __device__ void write_out(const PagedAttentionArgs& args, const TileWork& work, int first_row, Rows& rows) {
@@ -69,42 +111,31 @@ __device__ void run_tile(const PagedAttentionArgs& args, const TileWork& work, u
   using Shape = Tile<T, kHeadDim>;
   constexpr int kRow = kTileRow<kHeadDim>;
   const int num_rows = 16 * kRowTiles * (warps.num_threads() / 32), first_row = warps.thread() / 32 * 16 * kRowTiles;
-  const int head_dim = static_cast<int>(args.pool.head_dim);
   const float scale = args.scale * kLog2OfE;
   T* queries = reinterpret_cast<T*>(memory);  // [num_rows][kRow]
   T* ring = queries + num_rows * kRow;        // [kStages][kStage]
-  const KeyPlaces<T> places(args, work);
+  TileCopies<T, kHeadDim, Group> copies(args, work, ring, warps);
 
-  // Keys that all rows of this warp see, and that any of them sees. A warp without rows sees none.
+  // Of this warp's rows, where it has any.
   const int last_row = min(first_row + 16 * kRowTiles, work.num_rows) - 1;
-  const bool has_rows = first_row < work.num_rows;
-  const int any_begin = has_rows ? first_key(args, work.position(first_row)) : 0;
-  const int any_end = has_rows ? work.position(last_row) + 1 : 0;
-  const int all_begin = has_rows ? first_key(args, work.position(last_row)) : 0;
-  const int all_end = has_rows ? work.position(first_row) + 1 : 0;
+  const int first_position = work.position(first_row);
+  const int last_position = first_row < work.num_rows ? work.position(last_row) : -1;
 
-  const int num_tiles = (work.key_end - work.key_begin + Shape::kKeys - 1) / Shape::kKeys;
-  const auto start_copies = [&](int tile) {
-    if (tile < num_tiles) {
-      const int first = work.key_begin + tile * Shape::kKeys;
-      T* to = ring + tile % Shape::kStages * Shape::kStage;
-      copy_tile<T, kHeadDim>(places, first, work.key_end, head_dim, to, warps);
-    }
-    commit_copies();  // an empty group, too: they are counted
-  };
-
-  copy_queries<T, kHeadDim>(args, work, num_rows, queries, warps);
-  for (int tile = 0; tile < Shape::kStages - 1; ++tile) start_copies(tile);  // the queries are of the first group
+  copy_queries<T, kHeadDim>(args, work, num_rows, queries, warps);  // of the first group
+  for (int tile = 0; tile < Shape::kStages - 1; ++tile) {
+    copies.find_next();
+    copies.start_next();
+  }
   WarpRows<T, kHeadDim, Shape::kKeys, kRowTiles> rows;
-  for (int tile = 0; tile < num_tiles; ++tile) {
+  for (int tile = 0, first = work.key_begin; first < work.key_end; ++tile, first += Shape::kKeys) {
+    copies.find_next();
     wait_for_copies<Shape::kStages - 2>();  // this tile is here
     warps.sync();                           // for all warps, and the one before may go
-    start_copies(tile + Shape::kStages - 1);
-    const int first = work.key_begin + tile * Shape::kKeys;
-    if (first >= any_end || first + Shape::kKeys <= any_begin) continue;
+    copies.start_next();
+    if (first > last_position || first + Shape::kKeys <= first_key(args, first_position)) continue;  // no row sees it
     const T* keys = ring + tile % Shape::kStages * Shape::kStage;
     rows.multiply_keys(queries + first_row * kRow, keys);
-    if (first < all_begin || first + Shape::kKeys > all_end) {
+    if (first < first_key(args, last_position) || first + Shape::kKeys > first_position + 1) {  // some do not see all
       rows.mask(RowBounds<kRowTiles>(args, work, first_row), first, work.key_end);
     }
     rows.softmax(scale);
@@ -114,13 +145,13 @@ __device__ void run_tile(const PagedAttentionArgs& args, const TileWork& work, u
   write_out<T, kHeadDim>(args, work, first_row, rows);
 }
 
-// Grid: (ceil(max_query_len x group / rows of a block), KV heads, sequences). The last rows of a chunk see most keys:
-// they begin first.
+// Grid: (KV heads, sequences, ceil(max_query_len x group / rows of a block)). The last rows of a chunk see most keys:
+// they begin first, and blocks of few keys join them on their processors.
 template <class T, int kHeadDim, int kRowTiles>
 __global__ void __launch_bounds__(kTileThreads, 2) tile_kernel(PagedAttentionArgs args) {
-  const int seq = static_cast<int>(blockIdx.z), index = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+  const int seq = static_cast<int>(blockIdx.y), index = static_cast<int>(gridDim.z - 1 - blockIdx.z);
   if (has_few_rows(args, args.query_start[seq + 1] - args.query_start[seq])) return;  // the decode kernel's
-  const TileWork work = find_tile(args, seq, static_cast<int>(blockIdx.y), index, 16 * kRowTiles * kTileWarps);
+  const TileWork work = find_tile(args, seq, static_cast<int>(blockIdx.x), index, 16 * kRowTiles * kTileWarps);
   if (work.num_rows > 0) {
     run_tile<T, kHeadDim, kRowTiles>(args, work, block_memory(), WholeBlock<kTileThreads>{});
   }

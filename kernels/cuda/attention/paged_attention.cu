@@ -39,8 +39,8 @@ template <class T, int kHeadDim, int kRowTiles>
 Status run_tiles(const PagedAttentionArgs& args, void* stream) {
   constexpr int kRows = 16 * kRowTiles * kTileWarps;
   const int64_t rows = args.max_query_len * (args.num_heads / args.pool.num_kv_heads);
-  const dim3 grid(static_cast<unsigned>(ceil_div(rows, kRows)), static_cast<unsigned>(args.pool.num_kv_heads),
-                  static_cast<unsigned>(args.num_seqs));
+  const dim3 grid(static_cast<unsigned>(args.pool.num_kv_heads), static_cast<unsigned>(args.num_seqs),
+                  static_cast<unsigned>(ceil_div(rows, kRows)));
   const size_t bytes = Tile<T, kHeadDim>::num_bytes(kRows);
   return launch(tile_kernel<T, kHeadDim, kRowTiles>, grid, dim3(kTileThreads), bytes, stream, args);
 }

@@ -8,6 +8,7 @@
 namespace hocket::cuda {
 
 struct PartOfBlock {
+  static constexpr int kLeastWarps = 1;
   int first_warp;
   int num_warps;
   int barrier;
