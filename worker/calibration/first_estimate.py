@@ -1,4 +1,4 @@
-"""What the scheduler believes of step times before it has seen any: two forward passes, and rules of thumb.
+"""What the scheduler believes of step times before it has seen any: some forward passes, and rules of thumb.
 
 Without a profile (hocket calibrate) this is all there is at first; the scheduler learns from the steps it measures.
 """
@@ -9,22 +9,54 @@ import time
 
 import torch
 
+from schedcore.api.config import EngineConfig
 from schedcore.latency.latency_profile import LatencyCoefficients
+from worker.calibration.measure_model import make_timer, shape_limits
+from worker.calibration.step_shapes import MIN_CHUNK, MIN_DECODE, Chunk, StepShape
 from worker.forward.warm_up import warm_up
 from worker.models.model_config import ModelConfig
 from worker.runner.loaded_runner import LoadedRunner
 
 FEW_TOKENS, MANY_TOKENS = 1, 33
+LONG_CHUNK = 2048  # tokens: on a GPU fewer may cost no more than one
+RECORDED_REPEATS = 5
 CACHE_BYTES_PER_SECOND = {"cpu": 5e9, "cuda": 1e12}  # at which attention reads K and V, by order of magnitude
 
 
-def first_estimate(loaded: LoadedRunner) -> LatencyCoefficients:
-    """Takes as long as the two passes, some milliseconds to tens of them."""
+def first_estimate(loaded: LoadedRunner, config: EngineConfig) -> LatencyCoefficients:
+    """Takes as long as the passes, some milliseconds to tens of them. The model must have no requests."""
+    return _of_recorded(loaded, config) if loaded.graph_sizes else _of_passes(loaded)
+
+
+def _of_recorded(loaded: LoadedRunner, config: EngineConfig) -> LatencyCoefficients:
+    """Where decodes are recorded: a step with a prompt is not, and takes what the host needs to launch it, however
+    short the prompt. Believed to be the prompt's share instead, that would cut all prompts into pieces."""
+    limits = shape_limits(loaded, config)
+    timer = make_timer(loaded, limits, time.perf_counter)
+    most = min(LONG_CHUNK, limits.max_num_tokens, limits.max_model_len - 1, (limits.num_blocks - 2) * limits.block_size)
+    shapes = [StepShape(decodes=(MIN_DECODE,)), *(StepShape(chunks=(Chunk(0, n),)) for n in (MIN_CHUNK, most))]
+    if most < MIN_CHUNK or not all(limits.allows(shape) for shape in shapes):
+        return _of_passes(loaded)
+    decode, short, long = (min(timer.measure(shape, RECORDED_REPEATS).execute_seconds) for shape in shapes)
+    per_token = max(long - decode, 0.01 * decode) / most
+    per_context = _context_seconds(loaded)
+    return LatencyCoefficients(
+        step_base=0.9 * decode,
+        prefill_floor=max(0.0, short - decode),
+        prefill_token=per_token,
+        prefill_pair=per_context / 16,
+        decode_base=0.1 * decode,
+        decode_seq=per_token,
+        decode_context=per_context,
+        hidden_token=projection_share(loaded.config) * per_token,
+        overlap=0.0,
+    )
+
+
+def _of_passes(loaded: LoadedRunner) -> LatencyCoefficients:
     few, many = (_seconds(loaded, n) for n in (FEW_TOKENS, MANY_TOKENS))
-    config = loaded.config
     per_token = max((many - few) / (MANY_TOKENS - FEW_TOKENS), 0.01 * few)
-    kv_bytes = 2 * config.num_layers * loaded.pool.data.shape[-1] * loaded.pool.data.dtype.itemsize
-    per_context = kv_bytes / CACHE_BYTES_PER_SECOND[loaded.device.type]
+    per_context = _context_seconds(loaded)
     return LatencyCoefficients(
         step_base=0.8 * few,
         prefill_token=per_token,
@@ -32,9 +64,15 @@ def first_estimate(loaded: LoadedRunner) -> LatencyCoefficients:
         decode_base=0.1 * few,
         decode_seq=per_token,
         decode_context=per_context,
-        hidden_token=projection_share(config) * per_token,
+        hidden_token=projection_share(loaded.config) * per_token,
         overlap=0.0,
     )
+
+
+def _context_seconds(loaded: LoadedRunner) -> float:
+    """Of a token that a decode attends to."""
+    kv_bytes = 2 * loaded.config.num_layers * loaded.pool.data.shape[-1] * loaded.pool.data.dtype.itemsize
+    return kv_bytes / CACHE_BYTES_PER_SECOND[loaded.device.type]
 
 
 def projection_share(config: ModelConfig) -> float:

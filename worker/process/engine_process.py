@@ -179,7 +179,7 @@ def _core_recipe(
 def _estimates_recipe(
     config: EngineConfig, loaded: LoadedRunner, profile: LatencyProfile | None, mover: TierMover | None
 ) -> Recipe:
-    coefficients = first_estimate(loaded) if profile is None else profile.coefficients
+    coefficients = first_estimate(loaded, config) if profile is None else profile.coefficients
     form = "corrected" if profile is None else profile.form
     latency = Recipe(
         "LatencyModel",

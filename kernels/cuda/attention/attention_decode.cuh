@@ -78,7 +78,7 @@ __device__ void run_decode(const PagedAttentionArgs& args, const DecodePlan& pla
                            int split, unsigned char* memory) {
   using Shape = DecodeShape<T, kHeadDim>;
   constexpr int kRow = kTileRow<kHeadDim>, kStages = Shape::kStages;
-  const int warp = static_cast<int>(threadIdx.x) / 32, head_dim = static_cast<int>(args.pool.head_dim);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   const float scale = args.scale * kLog2OfE;
   T* queries = reinterpret_cast<T*>(memory);
   T* ring = queries + Shape::kQueries + warp * kStages * Shape::kStage;
