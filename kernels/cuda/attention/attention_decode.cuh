@@ -82,11 +82,14 @@ __device__ void run_decode(const PagedAttentionArgs& args, const DecodePlan& pla
   const float scale = args.scale * kLog2OfE;
   T* queries = reinterpret_cast<T*>(memory);
   T* ring = queries + Shape::kQueries + warp * kStages * Shape::kStage;
-  const KeyPlaces<T> places(args, work);
+  const KeyPlaces<T, false> places(args, work);
 
   const int num_tiles = (work.key_end - work.key_begin + kDecodeKeys - 1) / kDecodeKeys;
-  const int first_tile = static_cast<int>(int64_t{num_tiles} * split / plan.num_splits);
-  const int end_tile = static_cast<int>(int64_t{num_tiles} * (split + 1) / plan.num_splits);
+  const auto tiles_before = [&](int part) {  // fewer than 2^26 tiles and at most 64 parts
+    return static_cast<int>(static_cast<unsigned>(num_tiles) * static_cast<unsigned>(part) /
+                            static_cast<unsigned>(plan.num_splits));
+  };
+  const int first_tile = tiles_before(split), end_tile = tiles_before(split + 1);
   const int end = min(work.key_begin + end_tile * kDecodeKeys, work.key_end);
   int next = 0;  // of this warp's tiles, the first whose copies have not begun
   uint32_t found[2];
@@ -100,8 +103,8 @@ __device__ void run_decode(const PagedAttentionArgs& args, const DecodePlan& pla
   const auto start_next = [&] {
     if (first_key_of(next) < end) {
       T* to = ring + next % kStages * Shape::kStage;
-      copy_keys<T, kHeadDim>(places, found[0], to);
-      copy_keys<T, kHeadDim>(places, found[1], to + kDecodeKeys * kRow);
+      copy_keys<kHeadDim>(places, found[0], first_key_of(next), end, to);
+      copy_keys<kHeadDim>(places, found[1], first_key_of(next), end, to + kDecodeKeys * kRow);
     }
     commit_copies();  // an empty group, too: they are counted
     ++next;

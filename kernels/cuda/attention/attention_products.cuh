@@ -18,7 +18,7 @@ constexpr int kCopiedKeys = 16;  // that a warp copies at a time
 template <int kHeadDim>
 constexpr int kTileRow = kHeadDim + 8;
 
-// The query rows of one block, and the keys that any of them sees.
+// The query rows of one block, and the keys that any of them sees, from a multiple of kCopiedKeys on.
 struct TileWork {
   int table_row;
   int first_token;  // of the sequence, in the flattened batch
@@ -51,15 +51,15 @@ __device__ inline TileWork find_tile(const PagedAttentionArgs& args, int seq, in
   const int rows_left = num_queries * work.group - work.first_row;
   work.num_rows = rows_left < rows ? rows_left : rows;
   if (work.num_rows > 0) {
-    work.key_begin = first_key(args, work.position(0));
+    work.key_begin = first_key(args, work.position(0)) / kCopiedKeys * kCopiedKeys;
     work.key_end = work.position(work.num_rows - 1) + 1;
   }
   return work;
 }
 
 // Where the vectors of a sequence's keys lie for one KV head. What does not depend on the key is computed once, unless
-// a register costs more.
-template <class T>
+// a register costs more. kIsWhole: blocks have a multiple of kCopiedKeys tokens; else they may have any number.
+template <class T, bool kIsWhole>
 struct KeyPlaces {
   const PagedPool& pool;
   const T* data;          // of this KV head
@@ -82,31 +82,49 @@ struct KeyPlaces {
     const auto unit_tokens = static_cast<unsigned>(pool.layers_per_unit) * size;
     return static_cast<uint32_t>(table[place]) * unit_tokens + layer_tokens + (p - index * size);
   }
-  __device__ const T* vector(uint32_t token) const { return data + token * (pool.num_kv_heads * pool.head_dim); }
+  __device__ unsigned dim() const {
+    return static_cast<unsigned>(pool.num_kv_heads) * static_cast<unsigned>(pool.head_dim);
+  }
+  __device__ const T* vector(uint32_t token) const { return data + uint64_t{token} * dim(); }
+  // Whether kCopiedKeys keys from a multiple of that on always lie in one block, one behind the other.
+  __device__ bool is_whole() const { return kIsWhole || pool.block_size % kCopiedKeys == 0; }
 };
 
 constexpr uint32_t kNoKey = 0xffffffffu;
 
-// Where this lane's key of [first, first + kCopiedKeys) lies, for copy_keys(); kNoKey from `end` on. To be asked for
-// well before it is needed: it is a read.
-template <class T>
-__device__ uint32_t find_key(const KeyPlaces<T>& places, Kind kind, int first, int end) {
-  const int key = first + static_cast<int>(threadIdx.x) % kCopiedKeys;
+// Where the keys [first, first + kCopiedKeys) lie, for copy_keys(): of this lane's, or of the first where blocks hold
+// all of them. kNoKey from `end` on. To be asked for well before it is needed: it is a read. first: a multiple of
+// kCopiedKeys.
+template <class T, bool kIsWhole>
+__device__ uint32_t find_key(const KeyPlaces<T, kIsWhole>& places, Kind kind, int first, int end) {
+  const int key = places.is_whole() ? first : first + static_cast<int>(threadIdx.x) % kCopiedKeys;
   return key < end ? places.token(kind, key) : kNoKey;
 }
 
-// A warp starts copying kCopiedKeys keys or values to rows of kTileRow; zeros where there are none. place: find_key().
-template <class T, int kHeadDim>
-__device__ void copy_keys(const KeyPlaces<T>& places, uint32_t place, T* to) {
+// A warp starts copying kCopiedKeys keys or values to rows of kTileRow; zeros from `end` on. place: find_key().
+template <int kHeadDim, class T, bool kIsWhole>
+__device__ void copy_keys(const KeyPlaces<T, kIsWhole>& places, uint32_t place, int first, int end, T* to) {
   constexpr int kChunks = kHeadDim / 8;  // of 16 bytes, per key
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kRows = 32 / kChunks;    // keys that are copied at once
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / kChunks, at = lane % kChunks * 8;
+  const bool is_element = at < places.pool.head_dim;
+  to += row * kTileRow<kHeadDim> + at;
+  if (places.is_whole()) {
+    const int num_keys = place == kNoKey || !is_element ? 0 : end - first;
+    const T* from = num_keys > 0 ? places.vector(place + row) + at : places.data;
+    const unsigned step = num_keys > 0 ? kRows * places.dim() : 0;
+#pragma unroll
+    for (int i = 0; i < kCopiedKeys / kRows; ++i) {
+      copy_async(to + i * kRows * kTileRow<kHeadDim>, from, row + i * kRows < num_keys);
+      from += step;
+    }
+    return;
+  }
 #pragma unroll 4  // wholly unrolled, this and the products below would need more registers than there are
-  for (int i = 0; i < kCopiedKeys * kChunks / 32; ++i) {
-    const int key = (i * 32 + lane) / kChunks, at = (i * 32 + lane) % kChunks * 8;
-    const uint32_t token = __shfl_sync(0xffffffffu, place, key);
-    const bool is_valid = token != kNoKey && at < places.pool.head_dim;
-    const T* from = is_valid ? places.vector(token) + at : places.data;
-    copy_async(to + key * kTileRow<kHeadDim> + at, from, is_valid);
+  for (int i = 0; i < kCopiedKeys / kRows; ++i) {
+    const uint32_t token = __shfl_sync(0xffffffffu, place, row + i * kRows);
+    const bool is_valid = token != kNoKey && is_element;
+    copy_async(to + i * kRows * kTileRow<kHeadDim>, is_valid ? places.vector(token) + at : places.data, is_valid);
   }
 }
 

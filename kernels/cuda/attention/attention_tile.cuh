@@ -18,7 +18,8 @@ struct Tile {
   static constexpr int kKeys = 32;
   static constexpr int kStages = 3;
   static constexpr int kStage = 2 * kKeys * kTileRow<kHeadDim>;  // elements: keys, then values
-  // Of a warp, where there are enough rows for all processors: each tile of keys that it loads then serves twice.
+  // Of a warp, where there are enough rows for all processors: each tile of keys that it loads then serves twice. With
+  // more than one, registers suffice for blocks of a multiple of kCopiedKeys tokens only.
   static constexpr int kMaxRowTiles = kHeadDim > 128 ? 1 : 2;
   // Shared memory for this many query rows.
   __host__ __device__ static constexpr size_t num_bytes(int rows) {
@@ -27,7 +28,7 @@ struct Tile {
 };
 
 // How a group of warps copies tiles, one after the other: 16 keys or values at a time each.
-template <class T, int kHeadDim, class Group>
+template <class T, int kHeadDim, bool kIsWhole, class Group>
 class TileCopies {
  public:
   // work: outlives this; key_begin < key_end.
@@ -43,8 +44,8 @@ class TileCopies {
   __device__ void find_next() {
 #pragma unroll
     for (int n = 0; n < kCopies; ++n) {
-      const int i = warp_ + n * num_warps_, first = begin_ + next_ * Shape::kKeys + i % kParts * kCopiedKeys;
-      found_[n] = i < 2 * kParts ? find_key(places_, i < kParts ? kKeys : kValues, first, end_) : kNoKey;
+      const int i = warp_ + n * num_warps_;
+      found_[n] = i < 2 * kParts ? find_key(places_, i < kParts ? kKeys : kValues, first_of(i), end_) : kNoKey;
     }
   }
 
@@ -55,9 +56,8 @@ class TileCopies {
 #pragma unroll
       for (int n = 0; n < kCopies; ++n) {
         const int i = warp_ + n * num_warps_;
-        if (i < 2 * kParts) {
-          copy_keys<T, kHeadDim>(places_, found_[n], to + i * kCopiedKeys * kTileRow<kHeadDim>);
-        }
+        if (i >= 2 * kParts) continue;
+        copy_keys<kHeadDim>(places_, found_[n], first_of(i), end_, to + i * kCopiedKeys * kTileRow<kHeadDim>);
       }
     }
     commit_copies();
@@ -69,7 +69,10 @@ class TileCopies {
   static constexpr int kParts = Shape::kKeys / kCopiedKeys;                                   // of keys, and of values
   static constexpr int kCopies = (2 * kParts + Group::kLeastWarps - 1) / Group::kLeastWarps;  // of a warp
 
-  KeyPlaces<T> places_;
+  // The first key of the i-th copy of the next tile.
+  __device__ int first_of(int i) const { return begin_ + next_ * Shape::kKeys + i % kParts * kCopiedKeys; }
+
+  KeyPlaces<T, kIsWhole> places_;
   T* ring_;
   int warp_;
   int num_warps_;
@@ -114,7 +117,7 @@ __device__ void run_tile(const PagedAttentionArgs& args, const TileWork& work, u
   const float scale = args.scale * kLog2OfE;
   T* queries = reinterpret_cast<T*>(memory);  // [num_rows][kRow]
   T* ring = queries + num_rows * kRow;        // [kStages][kStage]
-  TileCopies<T, kHeadDim, Group> copies(args, work, ring, warps);
+  TileCopies<T, kHeadDim, (kRowTiles > 1), Group> copies(args, work, ring, warps);
 
   // Of this warp's rows, where it has any.
   const int last_row = min(first_row + 16 * kRowTiles, work.num_rows) - 1;

@@ -50,8 +50,10 @@ Status run_chunks(const PagedAttentionArgs& args, void* stream) {
   constexpr int kMost = Tile<T, kHeadDim>::kMaxRowTiles;
   const int64_t rows = args.num_tokens * (args.num_heads / args.pool.num_kv_heads);
   const int64_t blocks = args.pool.num_kv_heads * ceil_div(rows, 16 * kMost * kTileWarps);
-  return blocks >= num_processors() ? run_tiles<T, kHeadDim, kMost>(args, stream)
-                                    : run_tiles<T, kHeadDim, 1>(args, stream);
+  if (args.pool.block_size % kCopiedKeys == 0 && blocks >= num_processors()) {
+    return run_tiles<T, kHeadDim, kMost>(args, stream);
+  }
+  return run_tiles<T, kHeadDim, 1>(args, stream);
 }
 
 template <class T, int kHeadDim>
