@@ -1,12 +1,13 @@
 """All four papers at once on a small pool, and without each of them, live: how often does which act, and what for?
 
-    python -m bench.run.all_four                        # the 100m model, 20 minutes; docs/results/all_four_live.md
+    python -m bench.run.all_four                        # the 100m model, 12 minutes; docs/results/all_four_live.md
     python -m bench.run.all_four --quick --output /tmp  # two minutes, to see whether everything works
 
 The live half of bench/studies/united/all_four.py. Users who come back with their conversation and say so when they
 begin to type (bench/lib/load/session_load.py), single requests in bursts (gamma), and a batch of questions about
 documents, on the 100 M model, whose hidden states take half of K and V. Every setting has a server and a data directory
-of its own, and the same arrivals. Attained: of single requests; users have a time to the first token each.
+of its own, and the same arrivals; nobody is refused (--max-ttft-ms 0). Attained: of single requests; users have a time
+to the first token each.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from schedcore.simulation.workloads.token_ids import Prompts
 from schedcore.simulation.workloads.workload import Workload, make_workload
 
 WARM_UP_SECONDS = 10.0  # of users and offline work, before the first single request
-ADVISORY_LIMITS = "--max-advisories-per-second 1000 --max-advisory-bytes-per-second 64M"
+LIMITS = "--max-ttft-ms 0 --max-advisories-per-second 1000 --max-advisory-bytes-per-second 64M"
 FORMS, SOLVER, TIER = "--cache-kinds auto", "--partial-caching", "--host-cache-bytes {host}"
 NO_KNAPSACK = "--scheduler-option enable_residents=false"
 ECHO_PARTS = ("enable_plan_search", "enable_task_aware_eviction", "enable_reserve")
@@ -151,7 +152,7 @@ class Bench:
         options = setting.options.format(host=args.host)
         if "--scheduling-policy" not in options:
             options += f" --ttft-target-ms {args.ttft_ms:g} --itl-target-ms {args.itl_ms:g}"
-        command = f"{args.server_command} {options} --kv-cache-memory-bytes {args.cache} {ADVISORY_LIMITS}"
+        command = f"{args.server_command} {options} --kv-cache-memory-bytes {args.cache} {LIMITS}"
         with DataServer(setting, command, shlex.quote(str(self._folder))) as server:
             submit(server, SharedDocuments(args.rows, args.documents, *args.offline_len, self._shape.vocab_size))
             return uvloop.run(self._run(server, setting))
@@ -305,10 +306,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--model", default="100m", help="demo, 15m, 100m, 0.5b or a checkpoint's folder")
     parser.add_argument("--settings", nargs="+", choices=[setting.name for setting in SETTINGS], help="default: all")
     parser.add_argument("--seconds", type=float, default=45.0, help="of single requests, per setting and run")
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--users", type=int, default=10)
-    parser.add_argument("--rate", type=float, default=1.5, help="single requests per second")
-    parser.add_argument("--cv", type=float, default=3.0, help="of the gaps between them")
+    parser.add_argument("--repeats", type=int, default=1, help="settings in turns")
+    parser.add_argument("--users", type=int, default=14)
+    parser.add_argument("--rate", type=float, default=3.0, help="single requests per second")
+    parser.add_argument("--cv", type=float, default=4.0, help="of the gaps between them")
     parser.add_argument("--online-len", type=int, nargs=2, default=[128, 48], metavar=("IN", "OUT"))
     parser.add_argument("--ttft-ms", type=float, default=1000.0)
     parser.add_argument("--itl-ms", type=float, default=100.0)
@@ -317,7 +318,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--offline-len", type=int, nargs=3, default=[384, 32, 16], metavar=("DOCUMENT", "QUESTION", "OUT")
     )
-    parser.add_argument("--cache", default="128M", help="about 3,600 tokens of the 100m model")
+    parser.add_argument("--cache", default="96M", help="about 2,700 tokens of the 100m model")
     parser.add_argument("--host", default="512M")
     parser.add_argument("--server-command", default=contestants.OUR_COMMAND)
     parser.add_argument("--output", type=Path, default=contestants.ROOT / "docs" / "results")

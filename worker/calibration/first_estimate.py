@@ -6,6 +6,7 @@ Without a profile (hocket calibrate) this is all there is at first; the schedule
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import torch
 
@@ -20,6 +21,7 @@ from worker.runner.loaded_runner import LoadedRunner
 FEW_TOKENS, MANY_TOKENS = 1, 33
 LONG_CHUNK = 2048  # tokens: on a GPU fewer may cost no more than one
 RECORDED_REPEATS = 5
+SPARE_BLOCKS = 8
 CACHE_BYTES_PER_SECOND = {"cpu": 5e9, "cuda": 1e12}  # at which attention reads K and V, by order of magnitude
 
 
@@ -32,11 +34,13 @@ def _of_recorded(loaded: LoadedRunner, config: EngineConfig) -> LatencyCoefficie
     """Where decodes are recorded: a step with a prompt is not, and takes what the host needs to launch it, however
     short the prompt. Believed to be the prompt's share instead, that would cut all prompts into pieces."""
     limits = shape_limits(loaded, config)
-    timer = make_timer(loaded, limits, time.perf_counter)
     most = min(LONG_CHUNK, limits.max_num_tokens, limits.max_model_len - 1, (limits.num_blocks - 2) * limits.block_size)
+    # A scheduler for the whole pool of a large GPU would take as long to make as the steps.
+    limits = replace(limits, num_blocks=min(limits.num_blocks, most // limits.block_size + SPARE_BLOCKS))
     shapes = [StepShape(decodes=(MIN_DECODE,)), *(StepShape(chunks=(Chunk(0, n),)) for n in (MIN_CHUNK, most))]
     if most < MIN_CHUNK or not all(limits.allows(shape) for shape in shapes):
         return _of_passes(loaded)
+    timer = make_timer(loaded, limits, time.perf_counter)
     decode, short, long = (min(timer.measure(shape, RECORDED_REPEATS).execute_seconds) for shape in shapes)
     per_token = max(long - decode, 0.01 * decode) / most
     per_context = _context_seconds(loaded)
