@@ -155,6 +155,7 @@ class SchedulerConfig:
         enable_plan_search: bool = True,
         enable_task_aware_eviction: bool = True,
         enable_reserve: bool = True,
+        reserve_deviations: float = -1.0,
     ) -> None:
         """cpp/core/base/config.h. Raises ValueError naming the field, TypeError for one that does not exist."""
     @property

@@ -64,19 +64,23 @@ void bind_partial_cache(py::module_& m) {
 
 void bind_forecast(py::module_& m) {
   py::class_<MemoryForecast>(m, "MemoryForecast")
-      .def(py::init([](double window_seconds, int32_t num_buckets, double num_deviations) {
+      .def(py::init([](double window_seconds, int32_t num_buckets) {
              require(window_seconds > 0, "window_seconds must be positive");
              require(num_buckets >= 2, "num_buckets must be at least 2");
-             require(num_deviations >= 0, "num_deviations must not be negative");
-             return MemoryForecast({window_seconds, num_buckets, num_deviations});
+             return MemoryForecast({window_seconds, num_buckets});
            }),
            py::kw_only(), py::arg("window_seconds") = MemoryForecastOptions{}.window_seconds,
-           py::arg("num_buckets") = MemoryForecastOptions{}.num_buckets,
-           py::arg("num_deviations") = MemoryForecastOptions{}.num_deviations)
+           py::arg("num_buckets") = MemoryForecastOptions{}.num_buckets)
       .def("update", &MemoryForecast::update, py::arg("now"), py::arg("units"))
       .def("mean", &MemoryForecast::mean)
       .def("deviation", &MemoryForecast::deviation)
-      .def("reserve", &MemoryForecast::reserve);
+      .def(
+          "reserve",
+          [](const MemoryForecast& forecast, double num_deviations) {
+            require(num_deviations >= 0, "num_deviations must not be negative");
+            return forecast.reserve(num_deviations);
+          },
+          py::arg("num_deviations"));
 }
 
 void bind_overlap(py::module_& m) {

@@ -76,6 +76,7 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(enable_plan_search)
       .HOCKET_FIELD(enable_task_aware_eviction)
       .HOCKET_FIELD(enable_reserve)
+      .HOCKET_FIELD(reserve_deviations)
       .def_property_readonly("num_groups", &SchedulerConfig::num_groups)
       .def_property_readonly("units_per_block", &SchedulerConfig::units_per_block)
       .def_property_readonly("max_blocks_per_seq", &SchedulerConfig::max_blocks_per_seq);

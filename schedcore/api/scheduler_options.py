@@ -24,6 +24,7 @@ _KINDS: dict[str, type[bool] | type[float] | type[str]] = {
     "length_quantile": float,
     "max_offline_wait_ms": float,
     "past_target_decay": float,
+    "reserve_deviations": float,
     "restore": str,
     "starving_turn_ms": float,
     "token_composition": str,

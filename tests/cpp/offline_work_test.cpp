@@ -114,12 +114,12 @@ TEST(offline_work, a_pool_of_it_ends_when_no_online_request_comes) {
   }
 }
 
-// ---- the reserve: mean and two deviations of what online requests held, less what they hold ----
+// ---- the reserve: mean and some deviations of what online requests held, less what they hold ----
 
 struct UseLog {
   std::vector<std::pair<double, int64_t>> uses;  // from when on, units; less than an hour of them
 
-  int64_t reserve() const {
+  int64_t reserve(double num_deviations) const {
     double seconds = 0.0;
     double sum = 0.0;
     double squares = 0.0;
@@ -133,7 +133,7 @@ struct UseLog {
     if (seconds == 0.0) return 0;
     const double mean = sum / seconds;
     const double deviation = std::sqrt(std::max(0.0, squares / seconds - mean * mean));
-    const double left = mean + 2 * deviation - static_cast<double>(uses.back().second);
+    const double left = mean + num_deviations * deviation - static_cast<double>(uses.back().second);
     return static_cast<int64_t>(std::ceil(std::max(0.0, left) - 1e-6));
   }
 };
@@ -152,12 +152,19 @@ struct Holding {
 };
 
 TEST(offline_work, what_comes_in_leaves_the_reserve_free) {
-  for (const char* policy : {"echo", "hocket"}) {
+  struct Case {
+    const char* policy;
+    double asked;  // negative: the policy's own
+    double num_deviations;
+  };
+  for (const auto& [policy, asked, num_deviations] :
+       {Case{"echo", -1, 2}, Case{"hocket", -1, 1}, Case{"hocket", 2, 2}, Case{"hocket", 0.5, 0.5}}) {
     int32_t num_admitted = 0;
     int32_t num_kept_out = 0;
     for (unsigned seed = 0; seed < 10; ++seed) {
       Random random{std::mt19937(seed)};
       SchedulerConfig config = timed_config(policy, /*num_blocks=*/120);
+      config.reserve_deviations = asked;
       config.enable_prefix_caching = false;
       TimedEngine engine(config);
       UseLog log;
@@ -175,7 +182,7 @@ TEST(offline_work, what_comes_in_leaves_the_reserve_free) {
           spoken_for += holding.promised(config);
         }
         log.uses.emplace_back(engine.engine.now, online);
-        const int64_t room = config.num_units - spoken_for - log.reserve();
+        const int64_t room = config.num_units - spoken_for - log.reserve(num_deviations);
         const Event event = engine.step();
         for (const uint64_t id : event.preempted) holdings.erase(id);
         int64_t taken = 0;

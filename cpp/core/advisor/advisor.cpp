@@ -218,7 +218,7 @@ Snapshot Advisor::snapshot() const {
           estimates_,
           output_forecast_,
           offline_.get(),
-          config_.enable_reserve ? online_use_.reserve() : 0,
+          reserve_units(config_, *policy_, online_use_),
           config_.max_num_batched_tokens,
           nullptr,
           offline_share_.saved_seconds(now_)};

@@ -21,8 +21,7 @@ void MemoryForecast::Sums::add(const Sums& other) {
 
 MemoryForecast::MemoryForecast(const MemoryForecastOptions& options)
     : options_(options), bucket_seconds_(options.window_seconds / options.num_buckets), buckets_(options.num_buckets) {
-  HOCKET_CHECK(options.window_seconds > 0 && options.num_buckets >= 2 && options.num_deviations >= 0,
-               "a forecast needs a window, two buckets, and no negative deviation");
+  HOCKET_CHECK(options.window_seconds > 0 && options.num_buckets >= 2, "a forecast needs a window and two buckets");
 }
 
 void MemoryForecast::update(double now, int64_t units) {
@@ -66,8 +65,8 @@ double MemoryForecast::deviation() const {
   return std::sqrt(std::max(0.0, (past_.squares + slot(current_).squares) / seconds - mu * mu));
 }
 
-int64_t MemoryForecast::reserve() const {
-  return static_cast<int64_t>(std::ceil(std::max(0.0, mean() + options_.num_deviations * deviation() - units_)));
+int64_t MemoryForecast::reserve(double num_deviations) const {
+  return static_cast<int64_t>(std::ceil(std::max(0.0, mean() + num_deviations * deviation() - units_)));
 }
 
 }  // namespace hocket

@@ -2,7 +2,7 @@
 //
 // Mean mu and deviation sigma of the units that online requests hold, over a sliding window (an hour), weighted by
 // time: a value counts for as long as it stood. Offline work must leave  reserve = max(0, mu + k sigma - online use
-// now).
+// now);  k: 2 covers 95 % of the time if use is normally distributed, 1 covers 84 %.
 //
 // The window moves in buckets: it covers the current bucket and the num_buckets - 1 before it, so between
 // (num_buckets - 1) / num_buckets of window_seconds and all of it, less while the forecast is younger.
@@ -19,12 +19,11 @@ namespace hocket {
 struct MemoryForecastOptions {
   double window_seconds = 3600.0;
   int32_t num_buckets = 120;  // larger: smoother, slower by nanoseconds
-  double num_deviations = 2;  // k; 2 covers 95 % if use is normally distributed
 };
 
 class MemoryForecast {
  public:
-  // REQUIRES: window_seconds > 0, num_buckets >= 2, num_deviations >= 0.
+  // REQUIRES: window_seconds > 0, num_buckets >= 2.
   explicit MemoryForecast(const MemoryForecastOptions& options = {});
 
   // From `now` on online requests hold `units`.
@@ -35,8 +34,8 @@ class MemoryForecast {
   double mean() const;
   double deviation() const;
 
-  // Units that offline work must leave free beyond what online requests hold now, rounded up.
-  int64_t reserve() const;
+  // Units that offline work must leave free beyond what online requests hold now, rounded up. num_deviations: k >= 0.
+  int64_t reserve(double num_deviations) const;
 
  private:
   struct Sums {  // integrals over time

@@ -13,6 +13,12 @@ constexpr std::array<std::string_view, 9> kNames = {"fcfs",  "priority", "apt", 
 
 }  // namespace
 
+int64_t reserve_units(const SchedulerConfig& config, const Policy& policy, const MemoryForecast& online_use) {
+  if (!config.enable_reserve) return 0;
+  const double own = config.reserve_deviations;
+  return online_use.reserve(own >= 0 ? own : policy.reserve_deviations());
+}
+
 std::span<const std::string_view> policy_names() { return kNames; }
 
 bool is_policy(std::string_view name) { return std::ranges::find(kNames, name) != kNames.end(); }

@@ -17,6 +17,7 @@
 
 #include "base/config.h"
 #include "base/ids.h"
+#include "estimates/memory_forecast.h"
 #include "requests/request.h"
 #include "stages/composition.h"
 
@@ -46,7 +47,12 @@ class Policy {
   virtual bool needs_offline_queue() const { return false; }
   // Whether cached blocks that those will use are evicted last.
   virtual bool has_task_aware_eviction() const { return false; }
+  // By how many deviations the memory that offline work leaves exceeds the mean of what online requests hold.
+  virtual double reserve_deviations() const { return 2; }
 };
+
+// Units that offline work must leave free: by config.reserve_deviations or by the policy's; 0 without a reserve.
+int64_t reserve_units(const SchedulerConfig& config, const Policy& policy, const MemoryForecast& online_use);
 
 std::span<const std::string_view> policy_names();
 bool is_policy(std::string_view name);

@@ -67,6 +67,9 @@ class HocketPolicy final : public Policy {
 
   bool needs_offline_queue() const override { return config_.enable_plan_search; }
   bool has_task_aware_eviction() const override { return config_.enable_task_aware_eviction; }
+  // Echo's is 2. Offline work gives way within a step; what is kept from it beyond that costs more than it brings
+  // (docs/log/2026-11-26-a-smaller-reserve.md).
+  double reserve_deviations() const override { return 1; }
 
   bool precedes(const RequestTable& requests, Slot a, Slot b) const override {
     return precedes_by_class(requests, a, b);

@@ -36,7 +36,7 @@ Snapshot SchedulerState::snapshot() const {
           estimates,
           output_forecast,
           offline.get(),
-          config.enable_reserve ? online_use.reserve() : 0,
+          reserve_units(config, *policy, online_use),
           config.max_num_batched_tokens,
           config.num_copy_blocks > 0 ? &tiers : nullptr,
           offline_share.saved_seconds(now)};

@@ -31,7 +31,7 @@ def window_begin(first: float, now: float, window: float, num_buckets: int) -> f
 @pytest.mark.parametrize("mean_gap", [0.3, 8.0, 400.0])
 def test_mean_and_deviation_equal_numpy(mean_gap: float) -> None:
     rng = np.random.default_rng(1)
-    forecast = algorithms.MemoryForecast(window_seconds=600, num_buckets=20, num_deviations=2)
+    forecast = algorithms.MemoryForecast(window_seconds=600, num_buckets=20)
     times = 1e6 + np.cumsum(rng.exponential(mean_gap, 800))
     units = np.round(rng.uniform(0, 100_000, 800))
     for i, now in enumerate(times):
@@ -40,7 +40,9 @@ def test_mean_and_deviation_equal_numpy(mean_gap: float) -> None:
         mean, deviation = window_statistics(times[: i + 1], units[: i + 1], now, begin)
         assert forecast.mean() == pytest.approx(mean, rel=1e-6)
         assert forecast.deviation() == pytest.approx(deviation, rel=1e-4, abs=1e-2)
-        assert forecast.reserve() == pytest.approx(max(0, mean + 2 * deviation - units[i]), rel=1e-4, abs=1.1)
+        for k in (0, 1, 2):
+            expected = max(0, mean + k * deviation - units[i])
+            assert forecast.reserve(k) == pytest.approx(expected, rel=1e-4, abs=1.1)
 
 
 def test_a_value_counts_for_as_long_as_it_stood() -> None:
@@ -56,7 +58,7 @@ def test_steady_use_needs_no_reserve() -> None:
     forecast = algorithms.MemoryForecast()
     for now in range(0, 7200, 10):
         forecast.update(float(now), 500)
-    assert (forecast.mean(), forecast.deviation(), forecast.reserve()) == (500, 0, 0)
+    assert (forecast.mean(), forecast.deviation(), forecast.reserve(2)) == (500, 0, 0)
 
 
 def test_after_a_burst_its_memory_stays_reserved_until_the_window_has_passed() -> None:
@@ -64,9 +66,9 @@ def test_after_a_burst_its_memory_stays_reserved_until_the_window_has_passed() -
     forecast.update(0.0, 1000)
     forecast.update(1800.0, 0)
     forecast.update(3600.0, 0)
-    assert forecast.reserve() == pytest.approx(500 + 2 * 500, abs=20)
+    assert forecast.reserve(2) == pytest.approx(500 + 2 * 500, abs=20)
     forecast.update(5500.0, 0)
-    assert forecast.reserve() == 0
+    assert forecast.reserve(2) == 0
 
 
 def test_a_long_silence_holds_the_last_value() -> None:
@@ -80,9 +82,9 @@ def test_a_long_silence_holds_the_last_value() -> None:
 
 def test_nothing_known_reserves_nothing() -> None:
     forecast = algorithms.MemoryForecast()
-    assert (forecast.mean(), forecast.deviation(), forecast.reserve()) == (0, 0, 0)
+    assert (forecast.mean(), forecast.deviation(), forecast.reserve(2)) == (0, 0, 0)
     forecast.update(5.0, 100)
-    assert forecast.reserve() == 0
+    assert forecast.reserve(2) == 0
 
 
 def test_time_never_goes_back() -> None:
