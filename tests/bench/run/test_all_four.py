@@ -6,7 +6,6 @@ from bench.lib import results
 from bench.run.all_four import (
     ALL,
     COUNTERS,
-
     Counts,
     Measurement,
     acts_of,
