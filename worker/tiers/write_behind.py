@@ -25,7 +25,7 @@ class WriteBehind:
         self._copy, self._ends = copy, ends
         self._waiting: deque[Moves] = deque()
         self._copied: deque[Int64] = deque()  # units
-        self._is_on_its_way = np.zeros(num_units, bool)
+        self._num_saves = np.zeros(num_units, np.int32)  # of a unit, on their way: a block may be saved again
         self._num_on_their_way = 0  # batches
         self._copying = threading.Lock()  # held from taking a batch until it is copied
         self._more = threading.Semaphore(0)
@@ -34,7 +34,7 @@ class WriteBehind:
         self._thread.start()
 
     def put(self, moves: Moves) -> None:
-        self._is_on_its_way[moves.units] = True
+        self._num_saves[moves.units] += 1
         self._num_on_their_way += 1
         self._waiting.append(moves)
         self._more.release()
@@ -44,7 +44,7 @@ class WriteBehind:
         if self._num_on_their_way == 0:
             return
         self._note_copied()
-        if not self._is_on_its_way[units].any():
+        if not self._num_saves[units].any():
             return
         while self._copy_next():
             pass
@@ -58,7 +58,7 @@ class WriteBehind:
 
     def _note_copied(self) -> None:
         while self._copied:
-            self._is_on_its_way[self._copied.popleft()] = False
+            self._num_saves[self._copied.popleft()] -= 1
             self._num_on_their_way -= 1
 
     def _copy_next(self) -> bool:

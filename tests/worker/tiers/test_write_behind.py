@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -114,3 +115,17 @@ def test_an_error_is_handed_on() -> None:
     assert isinstance(error, OSError)
     with pytest.raises(OSError, match="no memory"):
         raise error
+
+
+def test_a_block_that_is_saved_again_is_on_its_way_until_the_second_time_is_over() -> None:
+    """The host dropped it in between. That the first copy is over is noted after the second was handed over."""
+    with open_device() as device:
+        device.write(0, 1)
+        device.saves.put(device.moves([1], [0]))
+        device.ends.get(timeout=5)
+        device.saves._copying.acquire()  # the thread gets no further
+        threading.Timer(0.05, device.saves._copying.release).start()
+        device.saves.put(device.moves([2], [0]))
+        device.write(0, 9)
+        device.ends.get(timeout=5)
+        assert device.host[2] == [1, 1]
