@@ -15,9 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +34,7 @@ from bench.lib.load.session_load import Habits, Scales, Turn, run_users
 from bench.lib.load.slo import Targets, attainment
 from bench.lib.load.workload import fitted_workload
 from bench.lib.server.cpu_use import read_cpu_use
+from bench.lib.server.data_server import DataServer
 from bench.lib.server.offline_batch import OfflineProgress, SharedDocuments, read_progress, submit
 from bench.lib.server.server_process import ServerProcess
 from bench.lib.table import render, wrapped
@@ -109,19 +108,6 @@ class Measurement(msgspec.Struct, frozen=True):
     num_errors: int
 
 
-class DataServer(ServerProcess):
-    """With a data directory of its own."""
-
-    def __init__(self, setting: Setting, command: str, model: str) -> None:
-        self._data = tempfile.mkdtemp(prefix="hocket-all-four-")
-        log = contestants.RESULTS / f"all-four-{setting.name.replace(' ', '-')}.log"
-        super().__init__(setting.name, f"{command} --no-access-log --data-dir {self._data}", model, log)
-
-    def stop(self) -> None:
-        super().stop()
-        shutil.rmtree(self._data, ignore_errors=True)
-
-
 def read_counters(server: ServerProcess) -> dict[str, dict[str, float]]:
     """By name and by the value of the only label, "" where there is none."""
     found: dict[str, dict[str, float]] = {name: {} for name in COUNTERS}
@@ -153,7 +139,8 @@ class Bench:
         if "--scheduling-policy" not in options:
             options += f" --ttft-target-ms {args.ttft_ms:g} --itl-target-ms {args.itl_ms:g}"
         command = f"{args.server_command} {options} --kv-cache-memory-bytes {args.cache} {LIMITS}"
-        with DataServer(setting, command, shlex.quote(str(self._folder))) as server:
+        log = contestants.RESULTS / f"all-four-{setting.name.replace(' ', '-')}.log"
+        with DataServer(setting.name, command, shlex.quote(str(self._folder)), log) as server:
             submit(server, SharedDocuments(args.rows, args.documents, *args.offline_len, self._shape.vocab_size))
             return uvloop.run(self._run(server, setting))
 

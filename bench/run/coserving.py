@@ -21,9 +21,7 @@ import argparse
 import asyncio
 import os
 import shlex
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +37,7 @@ from bench.lib.load.load_report import LoadReport, ratio, summarize
 from bench.lib.load.slo import Attainment, Targets, attainment
 from bench.lib.load.workload import Workload, fitted_workload
 from bench.lib.server.cpu_use import read_cpu_use
+from bench.lib.server.data_server import DataServer
 from bench.lib.server.offline_batch import OfflineProgress, SharedDocuments, cancel, read_progress, submit
 from bench.lib.server.server_process import ServerProcess
 from bench.lib.table import render_part, wrapped, write_csv
@@ -169,20 +168,8 @@ class Coserving:
         targets = f"--ttft-target-ms {told * args.ttft_ms:g} --itl-target-ms {told * args.itl_ms:g}"
         cache = f" --kv-cache-memory-bytes {args.cache}" if args.cache else ""
         options = f"{setting.options} {targets}{cache} {args.server_options}".strip()
-        return DataServer(setting.name, f"{args.server_command} {options}", shlex.quote(str(self._folder)))
-
-
-class DataServer(ServerProcess):
-    """With a data directory of its own."""
-
-    def __init__(self, name: str, command: str, model: str) -> None:
-        self._data = tempfile.mkdtemp(prefix="hocket-coserving-")
-        log = contestants.RESULTS / f"coserving-{name.replace(' ', '-')}.log"
-        super().__init__(name, f"{command} --no-access-log --data-dir {self._data}", model, log)
-
-    def stop(self) -> None:
-        super().stop()
-        shutil.rmtree(self._data, ignore_errors=True)
+        log = contestants.RESULTS / f"coserving-{setting.name.replace(' ', '-')}.log"
+        return DataServer(setting.name, f"{args.server_command} {options}", shlex.quote(str(self._folder)), log)
 
 
 async def sample(server: ServerProcess, samples: list[OfflineProgress]) -> None:

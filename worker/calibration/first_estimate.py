@@ -43,40 +43,33 @@ def _of_recorded(loaded: LoadedRunner, config: EngineConfig) -> LatencyCoefficie
     timer = make_timer(loaded, limits, time.perf_counter)
     decode, short, long = (min(timer.measure(shape, RECORDED_REPEATS).execute_seconds) for shape in shapes)
     per_token = max(long - decode, 0.01 * decode) / most
-    per_context = _context_seconds(loaded)
-    return LatencyCoefficients(
-        step_base=0.9 * decode,
-        prefill_floor=max(0.0, short - decode),
-        prefill_token=per_token,
-        prefill_pair=per_context / 16,
-        decode_base=0.1 * decode,
-        decode_seq=per_token,
-        decode_context=per_context,
-        hidden_token=projection_share(loaded.config) * per_token,
-        overlap=0.0,
-    )
+    floor = max(0.0, short - decode)
+    return _coefficients(loaded, step_base=0.9 * decode, decode_base=0.1 * decode, per_token=per_token, floor=floor)
 
 
 def _of_passes(loaded: LoadedRunner) -> LatencyCoefficients:
     few, many = (_seconds(loaded, n) for n in (FEW_TOKENS, MANY_TOKENS))
     per_token = max((many - few) / (MANY_TOKENS - FEW_TOKENS), 0.01 * few)
-    per_context = _context_seconds(loaded)
+    return _coefficients(loaded, step_base=0.8 * few, decode_base=0.1 * few, per_token=per_token, floor=0.0)
+
+
+def _coefficients(
+    loaded: LoadedRunner, *, step_base: float, decode_base: float, per_token: float, floor: float
+) -> LatencyCoefficients:
+    """Seconds. floor: that a step with a prompt takes at least, beyond its base."""
+    kv_bytes = 2 * loaded.config.num_layers * loaded.pool.data.shape[-1] * loaded.pool.data.dtype.itemsize
+    per_context = kv_bytes / CACHE_BYTES_PER_SECOND[loaded.device.type]  # of a token that a decode attends to
     return LatencyCoefficients(
-        step_base=0.8 * few,
+        step_base=step_base,
+        prefill_floor=floor,
         prefill_token=per_token,
         prefill_pair=per_context / 16,  # a chunk's tokens share what is read
-        decode_base=0.1 * few,
+        decode_base=decode_base,
         decode_seq=per_token,
         decode_context=per_context,
         hidden_token=projection_share(loaded.config) * per_token,
         overlap=0.0,
     )
-
-
-def _context_seconds(loaded: LoadedRunner) -> float:
-    """Of a token that a decode attends to."""
-    kv_bytes = 2 * loaded.config.num_layers * loaded.pool.data.shape[-1] * loaded.pool.data.dtype.itemsize
-    return kv_bytes / CACHE_BYTES_PER_SECOND[loaded.device.type]
 
 
 def projection_share(config: ModelConfig) -> float:

@@ -49,7 +49,7 @@ void SchedulerConfig::validate() const {
   require(!enable_disk || enable_prefix_caching,
           "enable_disk needs enable_prefix_caching: it is what the disk restores");
   require_at_least_one("max_num_sessions", max_num_sessions);
-  require(std::isfinite(reserve_deviations), "reserve_deviations must be a number");
+  require(std::isfinite(reserve_deviations) && reserve_deviations <= 100, "reserve_deviations must be at most 100");
   require(past_target_decay >= 0 && past_target_decay <= 1, "past_target_decay must be between 0 and 1");
   require(max_wait_ms >= 0 && max_offline_wait_ms >= 0, "max_wait_ms and max_offline_wait_ms must not be negative");
   require(starving_turn_ms >= 0, "starving_turn_ms must not be negative");

@@ -65,7 +65,7 @@ struct SchedulerConfig {
   bool enable_plan_search = true;    // offline work by benefit per second; false: first come, first served
   bool enable_task_aware_eviction = true;  // cached blocks that pending offline requests will use are kept longest
   bool enable_reserve = true;              // memory that offline work leaves to online bursts
-  // By how many deviations that exceeds the mean of what online requests hold; negative: the policy's own.
+  // By how many deviations that exceeds the mean of what online requests hold; negative: the policy's own; at most 100.
   double reserve_deviations = -1;
 
   // Throws std::invalid_argument naming the first bad field. The policy's name is make_policy()'s to refuse (policy.h).

@@ -41,7 +41,7 @@ __device__ void merge_results(const PagedAttentionArgs& args, const DecodePlan& 
     const int row = i / kHeadDim, d = i % kHeadDim;
     if (d >= head_dim) continue;
     const float* of_row = results + row * (kHeadDim + 2);
-    float top = -1e30f, total = 0, out = 0;
+    float top = kNoScore, total = 0, out = 0;
 #pragma unroll
     for (int w = 0; w < kDecodeWarps; ++w) top = fmaxf(top, of_row[w * kSize + kHeadDim]);
 #pragma unroll
@@ -79,7 +79,7 @@ __device__ void run_decode(const PagedAttentionArgs& args, const DecodePlan& pla
   using Shape = DecodeShape<T, kHeadDim>;
   constexpr int kRow = kTileRow<kHeadDim>, kStages = Shape::kStages;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const float scale = args.scale * kLog2OfE;
+  const float scale = args.scale * kLog2E;
   T* queries = reinterpret_cast<T*>(memory);
   T* ring = queries + Shape::kQueries + warp * kStages * Shape::kStage;
   const KeyPlaces<T, false> places(args, work);
@@ -178,11 +178,11 @@ __global__ void decode_merge_kernel(PagedAttentionArgs args, DecodePlan plan) {
   const float* partials = partial_of(plan, unit, row, 0, head_dim);
   constexpr int kPerLane = kMaxSplits / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  float tops[kPerLane], top = -1e30f, weights[kPerLane], total = 0;
+  float tops[kPerLane], top = kNoScore, weights[kPerLane], total = 0;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int split = i * 32 + lane;
-    tops[i] = split < plan.num_splits ? partials[split * size + head_dim] : -1e30f;
+    tops[i] = split < plan.num_splits ? partials[split * size + head_dim] : kNoScore;
     top = fmaxf(top, tops[i]);
   }
   for (int offset = 16; offset > 0; offset /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, offset));

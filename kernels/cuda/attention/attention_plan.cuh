@@ -33,18 +33,25 @@ inline int64_t num_units(const PagedAttentionArgs& args, bool is_per_token) {
   return is_per_token ? args.num_tokens : args.num_seqs;
 }
 
+constexpr float kNoScore = -1e30f;  // finite, so that differences of it are no NaN
+constexpr float kLog2E = 1.44269504f;
+
 constexpr int kStreamBlocks = 4;  // of a processor, in flight
 constexpr int64_t kMinSplitKeys = 256;
 constexpr int64_t kMaxSplits = 64;
 
+// Parts that the keys are cut into so that `blocks` fill all processors, which hold `resident` each at a time.
+inline int num_splits(const PagedAttentionArgs& args, int64_t blocks, int resident) {
+  int64_t splits = ceil_div(int64_t{resident} * num_processors(), blocks < 1 ? 1 : blocks);
+  if (splits > args.max_seq_len / kMinSplitKeys) splits = args.max_seq_len / kMinSplitKeys;
+  if (splits > kMaxSplits) splits = kMaxSplits;
+  return splits < 1 ? 1 : static_cast<int>(splits);
+}
+
 inline StreamPlan make_plan(const PagedAttentionArgs& args) {
   StreamPlan plan{1, args.dtype == DType::kFloat32 && args.max_query_len > 1, static_cast<float*>(args.workspace)};
   const int64_t blocks = num_units(args, plan.is_per_token) * args.pool.num_kv_heads;
-  const int64_t wanted = int64_t{kStreamBlocks} * num_processors();
-  int64_t splits = ceil_div(wanted, blocks < 1 ? 1 : blocks);
-  if (splits > args.max_seq_len / kMinSplitKeys) splits = args.max_seq_len / kMinSplitKeys;
-  if (splits > kMaxSplits) splits = kMaxSplits;
-  plan.num_splits = splits < 1 ? 1 : static_cast<int>(splits);
+  plan.num_splits = num_splits(args, blocks, kStreamBlocks);
   return plan;
 }
 
@@ -78,10 +85,7 @@ inline DecodePlan make_decode_plan(const PagedAttentionArgs& args) {
   const int64_t group = args.num_heads / args.pool.num_kv_heads;
   DecodePlan plan{1, ceil_div(group, kDecodeRows), static_cast<float*>(args.workspace)};
   const int64_t blocks = args.num_seqs * args.pool.num_kv_heads * plan.row_parts;
-  int64_t splits = ceil_div(int64_t{decode_blocks(args.pool.head_dim)} * num_processors(), blocks < 1 ? 1 : blocks);
-  if (splits > args.max_seq_len / kMinSplitKeys) splits = args.max_seq_len / kMinSplitKeys;
-  if (splits > kMaxSplits) splits = kMaxSplits;
-  plan.num_splits = splits < 1 ? 1 : static_cast<int>(splits);
+  plan.num_splits = num_splits(args, blocks, decode_blocks(args.pool.head_dim));
   return plan;
 }
 

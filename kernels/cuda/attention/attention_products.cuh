@@ -187,7 +187,7 @@ struct WarpRows {
         for (float& element : tile) element = 0;
       }
       for (int i = 0; i < 2; ++i) {
-        top[m][i] = -1e30f;  // finite, so that differences of it are no NaN
+        top[m][i] = kNoScore;
         total[m][i] = 0;
       }
     }
@@ -320,7 +320,5 @@ struct WarpRows {
     }
   }
 };
-
-constexpr float kLog2OfE = 1.44269504f;
 
 }  // namespace hocket::cuda

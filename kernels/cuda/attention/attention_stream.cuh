@@ -18,8 +18,6 @@ namespace hocket::cuda {
 constexpr int kStreamWarps = 4;
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr float kNoScore = -1e30f;  // finite, so that differences of it are no NaN
-constexpr float kLog2E = 1.44269504f;
 
 template <class T, int kHeadDim, int kHeads>
 struct StreamShape {

@@ -114,7 +114,7 @@ __device__ void run_tile(const PagedAttentionArgs& args, const TileWork& work, u
   using Shape = Tile<T, kHeadDim>;
   constexpr int kRow = kTileRow<kHeadDim>;
   const int num_rows = 16 * kRowTiles * (warps.num_threads() / 32), first_row = warps.thread() / 32 * 16 * kRowTiles;
-  const float scale = args.scale * kLog2OfE;
+  const float scale = args.scale * kLog2E;
   T* queries = reinterpret_cast<T*>(memory);  // [num_rows][kRow]
   T* ring = queries + num_rows * kRow;        // [kStages][kStage]
   TileCopies<T, kHeadDim, (kRowTiles > 1), Group> copies(args, work, ring, warps);
