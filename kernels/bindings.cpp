@@ -9,12 +9,13 @@
 #include <stdexcept>
 #include <string>
 
+#include "cache/rope_kv_write.h"
 #include "cpu.h"
+#include "gemv.h"
 #include "linear.h"
 #include "machine_limits.h"
 #include "paged_attention.h"
 #include "rms_norm.h"
-#include "rope_kv_write.h"
 #include "silu_mul.h"
 
 namespace py = pybind11;
@@ -92,6 +93,15 @@ void rms_norm(Pointer out, Pointer x, Pointer weight, Pointer residual, int64_t 
 void silu_mul(Pointer out, Pointer gate_up, int64_t num_tokens, int64_t intermediate, int dtype, int64_t stream) {
   const SiluMulArgs args{to_pointer(out), to_pointer(gate_up), num_tokens, intermediate, static_cast<DType>(dtype)};
   HOCKET_LAUNCH(silu_mul, args, stream);
+}
+
+void gemv(Pointer out, Pointer x, Pointer weight, Pointer bias, int64_t num_rows, int64_t in_features,
+          int64_t out_features, int64_t x_stride, bool is_gated, int dtype, int64_t stream) {
+  [[maybe_unused]] const GemvArgs args{
+      to_pointer(out), to_pointer(x), to_pointer(weight), to_pointer(bias), num_rows,
+      in_features,     out_features,  x_stride,           is_gated,         static_cast<DType>(dtype)};
+  (void)stream;
+  HOCKET_LAUNCH_CUDA(gemv, args, stream);
 }
 
 void rope_kv_write(Pointer q, Pointer k, Pointer v, Pointer cos_sin, const Step& step, int64_t layer, int64_t num_heads,
@@ -181,6 +191,7 @@ PYBIND11_MODULE(_kernels, m) {
 
   m.def("rms_norm", &rms_norm, no_lock);
   m.def("silu_mul", &silu_mul, no_lock);
+  m.def("gemv", &gemv, no_lock);
   m.def("rope_kv_write", &rope_kv_write, no_lock);
   m.def("paged_attention", &paged_attention, no_lock);
   m.def("paged_attention_workspace_bytes", &workspace_bytes);

@@ -11,8 +11,10 @@
 #ifdef HOCKET_HAS_CUDA
 #define HOCKET_LAUNCH(op, args, stream) \
   check((stream) == kCpu ? op##_cpu(args) : op##_cuda(args, reinterpret_cast<void*>(stream)))
+#define HOCKET_LAUNCH_CUDA(op, args, stream) check(op##_cuda(args, reinterpret_cast<void*>(stream)))
 #else
 #define HOCKET_LAUNCH(op, args, stream) check((stream) == kCpu ? op##_cpu(args) : Status::kDeviceError)
+#define HOCKET_LAUNCH_CUDA(op, args, stream) check(Status::kDeviceError)
 #endif
 
 namespace hocket {

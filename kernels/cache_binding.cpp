@@ -4,11 +4,11 @@
 #include <cstdint>
 
 #include "bindings.h"
-#include "hidden_gather.h"
-#include "hidden_write.h"
+#include "cache/hidden_gather.h"
+#include "cache/hidden_write.h"
+#include "cache/project_rope_write.h"
+#include "cache/unit_copy.h"
 #include "landing.h"
-#include "project_rope_write.h"
-#include "unit_copy.h"
 
 namespace py = pybind11;
 

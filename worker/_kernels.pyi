@@ -62,6 +62,20 @@ def rms_norm(
     stream: int,
     /,
 ) -> None: ...
+def gemv(
+    out: int,
+    x: int,
+    weight: int,
+    bias: int,
+    num_rows: int,
+    in_features: int,
+    out_features: int,
+    x_stride: int,
+    is_gated: bool,
+    dtype: int,
+    stream: int,
+    /,
+) -> None: ...
 def silu_mul(out: int, gate_up: int, num_tokens: int, intermediate: int, dtype: int, stream: int, /) -> None: ...
 def rope_kv_write(
     q: int,

@@ -2,17 +2,17 @@
 #pragma once
 
 #include "allow_tokens.h"
+#include "cache/hidden_gather.h"
+#include "cache/hidden_write.h"
+#include "cache/project_rope_write.h"
+#include "cache/rope_kv_write.h"
+#include "cache/unit_copy.h"
 #include "decoder_step.h"
 #include "draw_tokens.h"
-#include "hidden_gather.h"
-#include "hidden_write.h"
 #include "linear.h"
 #include "paged_attention.h"
-#include "project_rope_write.h"
 #include "rms_norm.h"
-#include "rope_kv_write.h"
 #include "silu_mul.h"
-#include "unit_copy.h"
 
 // Every kernel, by its name and its arguments: NAME() of each instruction set (kernels.h), NAME_cpu() of its contract
 // (dispatch.cpp), a place in the table.

@@ -116,6 +116,7 @@ __device__ void norm_twice_read(const T* x, const T* weight, T* residual, T* out
 // kIsHeld: the row has at most kHeld vectors for each of its threads.
 template <class T, int kVec, bool kIsHeld>
 __global__ void rms_norm_kernel(RmsNormArgs args) {
+  begin_early();
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, inner = static_cast<unsigned>(args.num_inner);
   const bool is_row = row < args.num_outer * args.num_inner;  // whole warps, so the sums below stay safe
   const T* x = static_cast<const T*>(args.x) + row / inner * args.outer_stride + row % inner * args.inner_stride;
@@ -138,7 +139,8 @@ template <class T>
 bool can_vectorize(const RmsNormArgs& args) {
   constexpr int kVec = kVectorSize<T>;
   return is_aligned(args.x) && is_aligned(args.out) && is_aligned(args.weight) && is_aligned(args.residual) &&
-         args.hidden % kVec == 0 && args.outer_stride % kVec == 0 && args.inner_stride % kVec == 0;
+         args.hidden % kVec == 0 && args.outer_stride % kVec == 0 &&
+         (args.num_inner == 1 || args.inner_stride % kVec == 0);
 }
 
 template <class T, int kVec>
@@ -147,8 +149,8 @@ Status run(const RmsNormArgs& args, void* stream) {
   const int threads = ceil_div(args.hidden, kVec * kHeld * kWarp) * kWarp;
   const dim3 block = threads == kWarp ? dim3(kWarp, kBlock / kWarp) : dim3(threads < kMaxRow ? threads : kMaxRow, 1);
   const dim3 grid(ceil_div(rows, block.y));
-  return threads <= kMaxRow ? launch(rms_norm_kernel<T, kVec, true>, grid, block, 0, stream, args)
-                            : launch(rms_norm_kernel<T, kVec, false>, grid, block, 0, stream, args);
+  return threads <= kMaxRow ? launch_early(rms_norm_kernel<T, kVec, true>, grid, block, 0, stream, args)
+                            : launch_early(rms_norm_kernel<T, kVec, false>, grid, block, 0, stream, args);
 }
 
 }  // namespace

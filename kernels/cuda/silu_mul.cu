@@ -11,6 +11,7 @@ constexpr int kBlock = 256;
 
 template <class T, int kVec>
 __global__ void silu_mul_kernel(SiluMulArgs args) {
+  begin_early();
   const int64_t vectors = args.intermediate / kVec;  // of one token
   const int64_t index = int64_t{blockIdx.x} * kBlock + threadIdx.x;
   if (index >= args.num_tokens * vectors) return;
@@ -25,7 +26,7 @@ __global__ void silu_mul_kernel(SiluMulArgs args) {
 template <class T, int kVec>
 Status run(const SiluMulArgs& args, void* stream) {
   const int64_t vectors = args.num_tokens * (args.intermediate / kVec);
-  return launch(silu_mul_kernel<T, kVec>, dim3(ceil_div(vectors, kBlock)), dim3(kBlock), 0, stream, args);
+  return launch_early(silu_mul_kernel<T, kVec>, dim3(ceil_div(vectors, kBlock)), dim3(kBlock), 0, stream, args);
 }
 
 }  // namespace

@@ -203,19 +203,19 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     enforce_eager: Annotated[
         bool,
         _engine(
-            "on CUDA: launch every kernel of every step instead of replaying recorded decode steps; a faster start, "
-            "slower decodes (default: {default})"
+            "on CUDA: launch every kernel of every step instead of replaying recorded steps; a faster start, slower "
+            "steps (default: {default})"
         ),
     ] = False
     max_cudagraph_capture_size: Annotated[  # larger: more memory
         int,
         _engine(
-            "on CUDA: requests in the largest decode step that is recorded; larger ones are launched kernel by kernel "
-            "(default: {default}, at most --max-num-seqs)",
+            "on CUDA: tokens of the largest step that is recorded; larger ones are launched kernel by kernel (default: "
+            "{default}, at most --max-num-batched-tokens)",
             "N",
         ),
         Range(1, hint="; enforce_eager does without graphs"),
-    ] = 256
+    ] = 512
     latency_profile: Annotated[
         str | None,
         _engine("how long a step takes on this machine, as hocket calibrate wrote it (default: unknown)", "FILE"),

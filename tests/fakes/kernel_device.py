@@ -54,6 +54,10 @@ class KernelDevice:
         multiplies_pairs = self.kernels in ("avx512_bf16", "avx512_amx") and pool_dtype is torch.bfloat16
         return pool_dtype if multiplies_pairs else self.activation_dtype(pool_dtype)
 
+    def synchronize(self) -> None:
+        if self.kernels == "cuda":
+            torch.cuda.synchronize()
+
     def skip_if_too_slow(self, num_operations: int) -> None:
         """The emulation does some hundred thousand operations per second."""
         if self.kernels == "emulated" and num_operations > 2_000_000:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -81,6 +84,31 @@ def test_splits_the_keys_of_a_long_sequence(
     assert_equals_twin(
         [Sequence(num_queries, 3000)], device, num_heads, sliding_window=sliding_window, num_kv_heads=1, head_dim=64
     )
+
+
+@pytest.mark.parametrize("pool_dtype", POOL_DTYPES)
+@pytest.mark.parametrize("sequences", [MIXED, [Sequence(1, 3000), Sequence(40, 60)]], ids=["mixed", "long"])
+def test_ignores_padding(device: KernelDevice, pool_dtype: torch.dtype, sequences: list[Sequence]) -> None:
+    """As recorded steps have it: sequences of no tokens, tokens of no sequence, and lengths that none of them has."""
+    paged = make_paged_batch(sequences, device=device.torch_name, dtype=pool_dtype)
+    num_tokens, batch = paged.num_tokens, paged.batch
+    q = torch.randn(num_tokens + 9, 4, 32, device=device.torch_name).to(device.activation_dtype(pool_dtype))
+    device.skip_if_too_slow(sum(s.num_queries * s.seq_len for s in sequences) * 4 * 32)
+    expected = reference.paged_attention(q[:num_tokens], batch, paged.pool, 0, 0.2)
+    padded = replace(
+        batch,
+        positions=F.pad(batch.positions, (0, 9)),
+        token_row=F.pad(batch.token_row, (0, 9)),
+        token_ids=F.pad(batch.token_ids, (0, 9)),
+        query_start=F.pad(batch.query_start, (0, 5), value=num_tokens),
+        seq_lens=F.pad(batch.seq_lens, (0, 5), value=1),
+        rows=F.pad(batch.rows, (0, 5)),
+        max_query_len=num_tokens + 9,
+        max_seq_len=paged.pool.block_table.shape[-1] * paged.pool.block_size,
+    )
+    out = ops.paged_attention(q, padded, paged.pool, 0, 0.2)
+    tolerance = TOLERANCE[device.attention_dtype(pool_dtype)]
+    torch.testing.assert_close(out[:num_tokens], expected, rtol=tolerance, atol=tolerance)
 
 
 @ragged

@@ -102,7 +102,10 @@ class StoredTokens:
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """One flattened batch on the device: T tokens of S sequences. Integer tensors are int32 and contiguous."""
+    """One flattened batch on the device: T tokens of S sequences. Integer tensors are int32 and contiguous.
+
+    Tokens behind query_start[-1] are padding: they attend to nothing, and what comes of them is not defined.
+    """
 
     token_ids: Tensor  # [T]
     positions: Tensor  # [T]

@@ -20,7 +20,7 @@ from worker.ops.cache import (
 from worker.ops.decoder_step import has_decoder_step, make_decoder_step
 from worker.ops.native import DEFAULT_THREADS, backend, num_threads, set_num_threads
 from worker.ops.norm import add_rms_norm, rms_norm
-from worker.ops.products import linear, pack_linear, silu_mul
+from worker.ops.products import dense_linear, gemv, linear, pack_linear, silu_mul
 from worker.ops.sampling import (
     allow_tokens,
     allow_tokens_at,
@@ -40,8 +40,10 @@ __all__ = [
     "allowed_argmax_at",
     "argmax",
     "backend",
+    "dense_linear",
     "draw_tokens",
     "draws_on_device",
+    "gemv",
     "has_decoder_step",
     "hidden_gather",
     "hidden_write",

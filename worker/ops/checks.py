@@ -59,8 +59,8 @@ def _check_contents(batch: StepBatch, pool: PagedPool, num_tokens: int) -> None:
             raise ValueError(f"{name} must be in [0, {limit})")
     starts, lens = batch.query_start.numpy(), batch.seq_lens.numpy()
     sizes = starts[1:] - starts[:-1]
-    if starts[0] != 0 or starts[-1] != num_tokens or (sizes < 0).any() or (sizes > lens).any():
-        raise ValueError("query_start must ascend from 0 to the number of tokens, by no more than seq_lens")
+    if starts[0] != 0 or starts[-1] > num_tokens or (sizes < 0).any() or (sizes > lens).any():
+        raise ValueError("query_start must ascend from 0 to at most the number of tokens, by no more than seq_lens")
     if len(lens) and (lens.max() > batch.max_seq_len or sizes.max() > batch.max_query_len):
         raise ValueError("max_seq_len and max_query_len must be the largest of their kind, or more")
 

@@ -12,6 +12,10 @@ from worker.ops.tensor_spec import match
 from worker.ops.weights.packed_linear import PackedLinear, pack
 from worker.ops.weights.rounded_weight import RoundedWeight
 
+MAX_GEMV_ROWS = 4  # kernels/include/gemv.h
+MAX_GEMV_WEIGHT = 8 << 20  # elements: of larger ones the library is as near to memory's speed, or nearer
+_ALIGNMENT = 16  # bytes of a load
+
 
 def pack_linear(
     weight: Tensor | RoundedWeight,
@@ -34,8 +38,7 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     are rounded meet x rounded to bfloat16; int8 weights of which x is rounded, too, meet int8 everywhere.
     """
     if packed.panel_width == 0:
-        product = F.linear(x, packed.weight, packed.bias)
-        return silu_mul(product) if packed.is_gated else product
+        return dense_linear(x, packed.weight, packed.bias, is_gated=packed.is_gated)
     tokens, in_features, stride = match("x[T,K|s,1]", x)
     if in_features != packed.in_features or x.dtype is not torch.float32 or not x.is_cpu:
         raise ValueError(f"x is {x.dtype} {list(x.shape)} on {x.device}, expected float32 [T, {packed.in_features}]")
@@ -49,6 +52,35 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     return out
 
 
+def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, is_gated: bool = False) -> Tensor:
+    """Likewise, weight [N, K] as it is (gated: [2 N, K], gate above up): the library's product, or gemv()."""
+    if x.is_cuda and len(x) <= MAX_GEMV_ROWS and _is_gemvs(x, weight):
+        return gemv(x, weight, bias, is_gated=is_gated)
+    product = F.linear(x, weight, bias)
+    return silu_mul(product) if is_gated else product
+
+
+def gemv(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, is_gated: bool = False) -> Tensor:
+    """dense_linear() for at most MAX_GEMV_ROWS rows of 16 bits, where the library's are far from memory's speed.
+
+    Rows may be strided, by a multiple of 8 elements as K is. A row's result does not depend on the others. The weight
+    is read before the stream's earlier work has ended.
+    """
+    tokens, in_features, stride = match("x[T,K|s,1]", x)
+    num_weights, _ = match("weight[N,K|K,1] x[T,K|s,1]", weight, x)[:2]
+    if tokens > MAX_GEMV_ROWS:
+        raise ValueError(f"gemv takes at most {MAX_GEMV_ROWS} rows, not {tokens}")
+    if not native.has_kernel(x) or native.stream(x) == native.CPU:
+        return reference.gemv(x, weight, bias, is_gated)
+    dtype = native.common_dtype(x, weight, *(() if bias is None else (bias,)))
+    out = x.new_empty(tokens, num_weights // 2 if is_gated else num_weights)
+    native.kernels.gemv(
+        out.data_ptr(), x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(),
+        tokens, in_features, out.shape[1], stride, is_gated, dtype, native.stream(x),
+    )  # fmt: skip
+    return out
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up. gate_up [T, 2 I] contiguous, gate first -> [T, I]."""
     if not native.has_kernel(gate_up):
@@ -58,3 +90,10 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     out = gate_up.new_empty(tokens, width // 2)
     native.kernels.silu_mul(out.data_ptr(), gate_up.data_ptr(), tokens, width // 2, dtype, native.stream(gate_up))
     return out
+
+
+def _is_gemvs(x: Tensor, weight: Tensor) -> bool:
+    bytes_apart = x.element_size() * x.stride(0), weight.element_size() * weight.shape[1]
+    places = (x.data_ptr(), weight.data_ptr(), *bytes_apart)
+    is_small = x.element_size() == 2 and weight.numel() <= MAX_GEMV_WEIGHT
+    return is_small and native.has_kernel(x) and all(place % _ALIGNMENT == 0 for place in places)

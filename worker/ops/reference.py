@@ -41,6 +41,14 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return (F.silu(gate) * up).to(gate_up.dtype)
 
 
+def gemv(x: Tensor, weight: Tensor, bias: Tensor | None, is_gated: bool) -> Tensor:
+    product = F.linear(x.float(), weight.float(), None if bias is None else bias.float())
+    if is_gated:
+        gate, up = product.chunk(2, dim=-1)
+        product = F.silu(gate) * up
+    return product.to(x.dtype)
+
+
 def rope_kv_write(
     q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor | None, batch: StepBatch, pool: PagedPool, layer: int
 ) -> None:

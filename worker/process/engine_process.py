@@ -233,7 +233,7 @@ def _describe(
         host_keeps_sessions_only=keeps_sessions_only(config),
         block_bytes=block_bytes(loaded),
         restore_bytes_per_second=0.0 if mover is None else recipe.argument("estimates", "host_bytes_per_second"),
-        cudagraph_sizes=loaded.graph_sizes,
+        cudagraph_sizes=sorted({size.num_tokens for size in loaded.graph_sizes}),
         has_grammars=loaded.grammars.has_vocabulary,
         latency_form=recipe.argument("estimates", "latency", "form"),
         latency_coefficients=msgspec.convert(coefficients.arguments, dict[str, float]),

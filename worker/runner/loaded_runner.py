@@ -17,8 +17,8 @@ from worker.base.errors import CheckpointError, MemoryPlanError
 from worker.batch.host_memory import keep_freed_memory
 from worker.batch.paged_pool import PagedPool
 from worker.forms.cache_forms import has_copies, has_forms, max_guessed_tokens
-from worker.forward.decode_inputs import batch_sizes
 from worker.forward.forward import Forward
+from worker.forward.step_size import StepSize, step_sizes
 from worker.forward.warm_up import warm_up
 from worker.grammars.grammars import Grammars
 from worker.models.decoder import DecoderModel
@@ -31,6 +31,7 @@ from worker.runner.model_runner import ModelRunner
 logger = logging.getLogger("worker")
 
 CPU_WARM_UP_TOKENS = 16
+LAYER_GRAPH_BYTES = 40_000  # of a recording: ten kernels and their arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class LoadedRunner:
     pool: PagedPool
     model: DecoderModel
     runner: ModelRunner
-    graph_sizes: list[int]  # of batches of decodes that were recorded, ascending
+    graph_sizes: list[StepSize]  # that were recorded, ascending
     grammars: Grammars
 
     @property
@@ -92,19 +93,24 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
     return LoadedRunner(folder, model_config, dtype, device, memory, pool, model, runner, sizes, grammars)
 
 
-def graph_sizes(config: EngineConfig, device: torch.device) -> list[int]:
-    """Of batches of decodes to record; none where there are no CUDA graphs, or none are wanted."""
+def graph_sizes(config: EngineConfig, device: torch.device) -> list[StepSize]:
+    """Of steps to record; none where there are no CUDA graphs, or none are wanted."""
     if device.type != "cuda" or config.enforce_eager:
         return []
-    return batch_sizes(min(config.max_cudagraph_capture_size, config.max_num_seqs, config.max_num_batched_tokens))
+    return step_sizes(min(config.max_cudagraph_capture_size, config.max_num_batched_tokens), config.max_num_seqs)
 
 
-def graph_bytes(model: ModelConfig, sizes: list[int], dtype: torch.dtype) -> int:
-    """About what recording takes of the device: the largest batch's logits, twice, and a layer's activations."""
+def graph_bytes(model: ModelConfig, sizes: list[StepSize], dtype: torch.dtype) -> int:
+    """About what recording takes of the device: the largest batch's logits, twice, a layer's activations, and the
+    recordings themselves."""
     if not sizes:
         return 0
     logits = model.vocab_size * (torch.float32.itemsize + dtype.itemsize)
-    return sizes[-1] * (logits + 32 * model.hidden_size * dtype.itemsize)
+    width = 8 * model.hidden_size + 2 * (model.num_heads * model.head_dim + model.kv_size) + 3 * model.intermediate_size
+    num_seqs, num_tokens = max(size.num_seqs for size in sizes), max(size.num_tokens for size in sizes)
+    results = sum(size.num_seqs for size in sizes) * model.hidden_size * dtype.itemsize
+    launches = len(sizes) * model.num_layers * LAYER_GRAPH_BYTES
+    return num_seqs * logits + num_tokens * width * dtype.itemsize + results + launches
 
 
 def cache_dtype(
@@ -124,19 +130,19 @@ def cache_dtype(
     return dtype
 
 
-def _make_forward(model: DecoderModel, pool: PagedPool, config: EngineConfig, sizes: list[int]) -> Forward:
+def _make_forward(model: DecoderModel, pool: PagedPool, config: EngineConfig, sizes: list[StepSize]) -> Forward:
     started = time.monotonic()
 
     def progress(done: int, total: int) -> None:
         if done == total or done % max(1, total // 4) == 0:
             seconds = time.monotonic() - started
-            logger.info("recorded %d of %d decode graphs, up to %d requests, %.1f s", done, total, sizes[-1], seconds)
+            logger.info("recorded %d of %d steps, up to %d tokens, %.1f s", done, total, sizes[-1].num_tokens, seconds)
 
     try:
         return make_forward(model, pool, max_num_seqs=config.max_num_seqs, graph_sizes=sizes, progress=progress)
     except torch.OutOfMemoryError as error:
         raise MemoryPlanError(
-            "no device memory is left to record decode graphs: lower max_cudagraph_capture_size or cache_memory_bytes, "
+            "no device memory is left to record steps: lower max_cudagraph_capture_size or cache_memory_bytes, "
             f"or set enforce_eager ({error})"
         ) from error
 

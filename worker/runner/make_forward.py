@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from worker import ops
 from worker.batch.paged_pool import PagedPool
 from worker.forms.form_forward import FormForward
-from worker.forward.decode_graphs import CudaRecorder, DecodeGraphs, Progress, Rerun
 from worker.forward.forward import Forward, LayerByLayer, NativeForward
+from worker.forward.step_graphs import CudaRecorder, Progress, Rerun, StepGraphs
 from worker.forward.step_inputs import StepInputs
+from worker.forward.step_size import StepSize
 from worker.models.decoder import DecoderModel
 from worker.models.decoder_weights import decoder_weights
 
@@ -19,17 +20,17 @@ def make_forward(
     pool: PagedPool,
     *,
     max_num_seqs: int,
-    graph_sizes: Sequence[int] = (),
+    graph_sizes: Sequence[StepSize] = (),
     progress: Progress = lambda done, total: None,
 ) -> Forward:
     """With a workspace in the pool, also for plans with cache forms.
 
-    graph_sizes: of batches of decodes that are recorded now, for a pool with a padding row; ascending.
+    graph_sizes: of steps that are recorded now, for a pool with a padding row; ascending.
     """
     plain = _make_plain(model, pool, max_num_seqs)
     if graph_sizes:
         recorder = CudaRecorder(pool.data.device) if pool.data.is_cuda else Rerun()
-        plain = DecodeGraphs(model, pool, plain, recorder, list(graph_sizes), progress)
+        plain = StepGraphs(model, pool, plain, recorder, list(graph_sizes), progress)
     if pool.num_workspace_units == 0:
         return plain
     return FormForward(plain, model, pool)

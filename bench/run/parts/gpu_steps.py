@@ -1,4 +1,4 @@
-"""Whole steps of two models on a GPU, eager and with recorded decodes, against what the device allows.
+"""Whole steps of two models on a GPU, eager and recorded, against what the device allows.
 
     python -m bench.run.parts.gpu_steps [--device cuda|cpu] [--models qwen3-0.6b llama-3.1-8b] [--decodes 1 8 64 256]
                                        [--smoke]
@@ -26,8 +26,8 @@ from worker import ops
 from worker.batch.paged_pool import PagedPool
 from worker.calibration.step_shapes import Chunk, ShapeLimits, StepShape
 from worker.calibration.step_timer import StepTimer
-from worker.forward.decode_inputs import batch_sizes
 from worker.forward.step_inputs import apply_block_table_changes
+from worker.forward.step_size import step_sizes
 from worker.models.model_config import ModelConfig
 from worker.runner.make_forward import make_forward
 from worker.runner.memory import MemoryPlan, allocate_pool, plan_memory
@@ -40,15 +40,17 @@ class Scale:
 
     dtype: torch.dtype
     decodes: tuple[int, ...]  # sequences
+    beside: int  # of them, beside a prefill
     context: int  # tokens of each
-    chunk: int  # tokens of a prefill
+    chunks: tuple[int, ...]  # tokens of a prefill, alone; the first also beside some decodes
+    recorded: int  # tokens of the largest step that is
     repeats: int
     limit_bytes: int  # that are copied to measure the bandwidth
     limit_rows: int  # of the square matrices that are multiplied to measure the peak
 
 
-FULL = Scale(torch.bfloat16, (1, 8, 64, 256), 1024, 2048, 20, 1 << 30, 8192)
-SMOKE = Scale(torch.float32, (1, 3), 40, 48, 2, 1 << 20, 64)
+FULL = Scale(torch.bfloat16, (1, 8, 64, 256), 64, 1024, (128, 512, 2048), 512, 20, 1 << 30, 8192)
+SMOKE = Scale(torch.float32, (1, 3), 2, 40, (24, 48), 32, 2, 1 << 20, 64)
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,10 @@ class Limits:
 class ModelBench:
     def __init__(self, name: str, scale: Scale, device: torch.device) -> None:
         self.name, self.scale, self._device = name, scale, device
-        longest = max(scale.context, scale.chunk) + 1
+        longest = max(scale.context, scale.chunks[-1]) + 1
         self._model, self.config = make_decoder(name, scale.dtype, device, longest)
         engine = EngineConfig(
-            model=name, max_model_len=longest, max_num_seqs=scale.decodes[-1], max_num_batched_tokens=scale.chunk,
+            model=name, max_model_len=longest, max_num_seqs=scale.decodes[-1], max_num_batched_tokens=scale.chunks[-1],
             cache_memory_bytes=self._cache_bytes(longest),
         )  # fmt: skip
         self._memory: MemoryPlan = plan_memory(engine, self.config, scale.dtype, 0)
@@ -71,13 +73,15 @@ class ModelBench:
             self._memory, engine, self.config, scale.dtype, device, has_padding_row=True
         )
         self._limits = ShapeLimits(
-            scale.decodes[-1], max(scale.chunk, scale.decodes[-1]), longest,
+            scale.decodes[-1], max(scale.chunks[-1], scale.decodes[-1]), longest,
             self._memory.num_units // self._memory.units_per_block, engine.block_size,
         )  # fmt: skip
 
     def step_seconds(self, shapes: Sequence[StepShape], *, has_graphs: bool) -> list[float]:
-        sizes = batch_sizes(self.scale.decodes[-1]) if has_graphs else []
-        forward = make_forward(self._model, self._pool, max_num_seqs=self.scale.decodes[-1], graph_sizes=sizes)
+        sizes = step_sizes(max(self.scale.recorded, self.scale.decodes[-1]), self.scale.decodes[-1])
+        forward = make_forward(
+            self._model, self._pool, max_num_seqs=self.scale.decodes[-1], graph_sizes=sizes if has_graphs else ()
+        )
         runner = ModelRunner(self._model, self._pool, max_num_seqs=self.scale.decodes[-1], forward=forward)
         timer = StepTimer(
             runner,
@@ -101,7 +105,8 @@ class ModelBench:
 def shapes_of(scale: Scale) -> list[StepShape]:
     return [
         *(StepShape(decodes=(scale.context,) * n) for n in scale.decodes),
-        StepShape(chunks=(Chunk(0, scale.chunk),)),
+        *(StepShape(chunks=(Chunk(0, n),)) for n in scale.chunks),
+        StepShape(decodes=(scale.context,) * scale.beside, chunks=(Chunk(0, scale.chunks[0]),)),
     ]
 
 
@@ -116,9 +121,12 @@ def limit_seconds(shape: StepShape, config: ModelConfig, dtype: torch.dtype, lim
 
 
 def name_of(shape: StepShape) -> str:
-    if shape.decodes:
-        return f"decode {len(shape.decodes)} x {shape.decodes[0]}"
-    return f"prefill {shape.chunks[0].tokens}"
+    parts = [f"decode {len(shape.decodes)} x {shape.decodes[0]}"] if shape.decodes else []
+    return ", ".join(parts + [f"prefill {chunk.tokens}" for chunk in shape.chunks])
+
+
+def is_recorded(shape: StepShape, scale: Scale) -> bool:
+    return shape.num_tokens <= max(scale.recorded, scale.decodes[-1])
 
 
 def rows_of(bench: ModelBench, limits: Limits) -> Iterator[list[str]]:
@@ -130,7 +138,7 @@ def rows_of(bench: ModelBench, limits: Limits) -> Iterator[list[str]]:
         yield [
             f"{bench.name} {name_of(shape)}",
             f"{without * 1e3:.3f}",
-            f"{seconds * 1e3:.3f}" if shape.decodes else "",
+            f"{seconds * 1e3:.3f}" if is_recorded(shape, bench.scale) else "",
             f"{shape.num_tokens / best:.0f}",
             f"{limit * 1e3:.3f}",
             f"{limit / best:.0%}",

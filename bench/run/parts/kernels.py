@@ -337,6 +337,24 @@ class Bench:
             for name, in_features, out_features in linear_shapes(shape):
                 yield from self.linear_rows(f"{model} {name}", in_features, out_features, model_bytes)
 
+    def gemv(self) -> Iterator[Case]:
+        """Against the library's product, gated against it and silu_mul()."""
+        models = () if self.device != "cuda" or self.is_smoke else GPU_MODELS
+        shapes = [(f"{m.name} {name}", k, n) for m in models for name, k, n in gpu_linear_shapes(m)]
+        for name, in_features, out_features in shapes or [("tiny gate_up", 64, 96)]:
+            weight = torch.randn(out_features, in_features, device=self.device).to(self.dtype)
+            weight_bytes, is_gated = weight.numel() * weight.element_size(), name.endswith("gate_up")
+            copies = [weight.clone() for _ in range(1 if self.is_smoke else -(-MAX_MODEL_BYTES // weight_bytes))]
+            for rows in self.few(1, 2, 4):
+                x = torch.randn(rows, in_features, device=self.device).to(self.dtype)
+                yield Case(
+                    "gemv", f"{name} {rows} x {in_features}x{out_features}",
+                    [lambda x=x, w=w, g=is_gated: ops.gemv(x, w, is_gated=g) for w in copies],
+                    weight_bytes, 2 * rows * weight.numel(),
+                    [lambda x=x, w=w, g=is_gated: library_product(x, w, g) for w in copies],
+                    self.dtype, MAX_MODEL_BYTES,
+                )  # fmt: skip
+
     def quantized(self) -> Iterator[Case]:
         if self.device == "cuda":
             return
@@ -425,6 +443,11 @@ def linear_shapes(shape: LlamaShape) -> Iterator[tuple[str, int, int]]:
     yield "lm_head", hidden, shape.vocab_size
 
 
+def library_product(x: torch.Tensor, weight: torch.Tensor, is_gated: bool) -> torch.Tensor:
+    product = F.linear(x, weight)
+    return ops.silu_mul(product) if is_gated else product
+
+
 def gpu_linear_shapes(model: Model) -> Iterator[tuple[str, int, int]]:
     """The same of models whose heads together are not as wide as the hidden size."""
     query_size = model.heads * model.head_dim
@@ -438,6 +461,7 @@ def gpu_linear_shapes(model: Model) -> Iterator[tuple[str, int, int]]:
 OPS = (
     "rms_norm",
     "silu_mul",
+    "gemv",
     "rope_kv_write",
     "paged_attention",
     "int8_cache",

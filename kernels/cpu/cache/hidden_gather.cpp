@@ -1,4 +1,4 @@
-#include "hidden_gather.h"
+#include "cache/hidden_gather.h"
 
 #include "cache/paged.h"
 #include "cache/rope_head.h"

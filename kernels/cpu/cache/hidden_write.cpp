@@ -1,4 +1,4 @@
-#include "hidden_write.h"
+#include "cache/hidden_write.h"
 
 #include "cache/paged.h"
 #include "cache/rope_head.h"

@@ -1,4 +1,4 @@
-#include "project_rope_write.h"
+#include "cache/project_rope_write.h"
 
 #include "cache/paged.h"
 #include "cache/rope_head.h"

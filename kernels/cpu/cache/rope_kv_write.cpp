@@ -1,4 +1,4 @@
-#include "rope_kv_write.h"
+#include "cache/rope_kv_write.h"
 
 #include <type_traits>
 

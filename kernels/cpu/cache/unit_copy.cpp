@@ -1,4 +1,4 @@
-#include "unit_copy.h"
+#include "cache/unit_copy.h"
 
 #include "kernels.h"
 #include "simd.h"

@@ -26,6 +26,12 @@ struct DecodeShape {
   static_assert(kDecodeWarps * kResult * sizeof(float) <= kDecodeWarps * kStages * kStage * sizeof(T));
 };
 
+// Parts that the keys of a sequence are cut into. A recorded launch is made for longer ones than most are.
+__device__ inline int num_parts(const DecodePlan& plan, const TileWork& work) {
+  const int parts = (work.key_end - work.key_begin + kMinSplitKeys - 1) / kMinSplitKeys;
+  return min(max(parts, 1), plan.num_splits);
+}
+
 // Where a part's result of a row goes: out, unscaled, then top (in units of log2) and total.
 __device__ inline float* partial_of(const DecodePlan& plan, int unit, int row, int split, int head_dim) {
   return plan.partials + ((int64_t{unit} * kDecodeRows + row) * plan.num_splits + split) * (head_dim + 2);
@@ -34,7 +40,7 @@ __device__ inline float* partial_of(const DecodePlan& plan, int unit, int row, i
 // The warps' results, [warps][kDecodeRows][kHeadDim + 2] in shared memory, to the output or to the partials.
 template <class T, int kHeadDim>
 __device__ void merge_results(const PagedAttentionArgs& args, const DecodePlan& plan, const TileWork& work,
-                              const float* results, int unit, int split) {
+                              const float* results, int unit, int split, int parts) {
   constexpr int kSize = DecodeShape<T, kHeadDim>::kResult;
   const int head_dim = static_cast<int>(args.pool.head_dim);
   for (int i = static_cast<int>(threadIdx.x); i < work.num_rows * kHeadDim; i += kDecodeThreads) {
@@ -50,7 +56,7 @@ __device__ void merge_results(const PagedAttentionArgs& args, const DecodePlan& 
       total += weight * of_row[w * kSize + kHeadDim + 1];
       out += weight * of_row[w * kSize + d];
     }
-    if (plan.num_splits == 1) {
+    if (parts == 1) {
       T* to = static_cast<T*>(args.out) + work.place(row, args.num_heads * head_dim, head_dim);
       to[d] = from_float<T>(out / total);
     } else {
@@ -75,7 +81,7 @@ __device__ inline TileWork find_decode(const PagedAttentionArgs& args, const Dec
 
 template <class T, int kHeadDim>
 __device__ void run_decode(const PagedAttentionArgs& args, const DecodePlan& plan, const TileWork& work, int unit,
-                           int split, unsigned char* memory) {
+                           int split, int parts, unsigned char* memory) {
   using Shape = DecodeShape<T, kHeadDim>;
   constexpr int kRow = kTileRow<kHeadDim>, kStages = Shape::kStages;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -87,7 +93,7 @@ __device__ void run_decode(const PagedAttentionArgs& args, const DecodePlan& pla
   const int num_tiles = (work.key_end - work.key_begin + kDecodeKeys - 1) / kDecodeKeys;
   const auto tiles_before = [&](int part) {  // fewer than 2^26 tiles and at most 64 parts
     return static_cast<int>(static_cast<unsigned>(num_tiles) * static_cast<unsigned>(part) /
-                            static_cast<unsigned>(plan.num_splits));
+                            static_cast<unsigned>(parts));
   };
   const int first_tile = tiles_before(split), end_tile = tiles_before(split + 1);
   const int end = min(work.key_begin + end_tile * kDecodeKeys, work.key_end);
@@ -152,18 +158,19 @@ __device__ void run_decode(const PagedAttentionArgs& args, const DecodePlan& pla
     }
   }
   __syncthreads();
-  merge_results<T, kHeadDim>(args, plan, work, results, unit, split);
+  merge_results<T, kHeadDim>(args, plan, work, results, unit, split, parts);
 }
 
 // Grid: (sequences x KV heads x row parts, splits).
 template <class T, int kHeadDim>
 __global__ void __launch_bounds__(kDecodeThreads, decode_blocks(kHeadDim))
     decode_kernel(PagedAttentionArgs args, DecodePlan plan) {
-  const int unit = static_cast<int>(blockIdx.x);
+  begin_early();
+  const int unit = static_cast<int>(blockIdx.x), split = static_cast<int>(blockIdx.y);
   const TileWork work = find_decode(args, plan, unit);
-  if (work.num_rows > 0) {
-    run_decode<T, kHeadDim>(args, plan, work, unit, static_cast<int>(blockIdx.y), block_memory());
-  }
+  if (work.num_rows <= 0) return;
+  const int parts = num_parts(plan, work);
+  if (split < parts) run_decode<T, kHeadDim>(args, plan, work, unit, split, parts, block_memory());
 }
 
 constexpr int kMergeThreads = 128;
@@ -171,9 +178,12 @@ constexpr int kMergeThreads = 128;
 // Joins the splits, at most kMaxSplits. Grid: (sequences x KV heads x row parts, kDecodeRows).
 template <class T>
 __global__ void decode_merge_kernel(PagedAttentionArgs args, DecodePlan plan) {
+  begin_early();
   const int unit = static_cast<int>(blockIdx.x), row = static_cast<int>(blockIdx.y);
   const TileWork work = find_decode(args, plan, unit);
   if (row >= work.num_rows) return;
+  const int parts = num_parts(plan, work);
+  if (parts == 1) return;  // it has written its rows
   const int head_dim = static_cast<int>(args.pool.head_dim), size = head_dim + 2;
   const float* partials = partial_of(plan, unit, row, 0, head_dim);
   constexpr int kPerLane = kMaxSplits / 32;
@@ -182,15 +192,15 @@ __global__ void decode_merge_kernel(PagedAttentionArgs args, DecodePlan plan) {
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int split = i * 32 + lane;
-    tops[i] = split < plan.num_splits ? partials[split * size + head_dim] : kNoScore;
+    tops[i] = split < parts ? partials[split * size + head_dim] : kNoScore;
     top = fmaxf(top, tops[i]);
   }
   for (int offset = 16; offset > 0; offset /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, offset));
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int split = i * 32 + lane;
-    weights[i] = split < plan.num_splits ? exp2_approximate(tops[i] - top) : 0;
-    total += split < plan.num_splits ? weights[i] * partials[split * size + head_dim + 1] : 0;
+    weights[i] = split < parts ? exp2_approximate(tops[i] - top) : 0;
+    total += split < parts ? weights[i] * partials[split * size + head_dim + 1] : 0;
   }
   for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(0xffffffffu, total, offset);
   T* to = static_cast<T*>(args.out) + work.place(row, args.num_heads * head_dim, head_dim);
@@ -199,7 +209,7 @@ __global__ void decode_merge_kernel(PagedAttentionArgs args, DecodePlan plan) {
     float out = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      const int count = min(plan.num_splits - i * 32, 32);
+      const int count = min(parts - i * 32, 32);
 #pragma unroll 8
       for (int s = 0; s < count; ++s) {
         const float weight = __shfl_sync(0xffffffffu, weights[i], s);

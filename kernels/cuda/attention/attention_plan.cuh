@@ -76,7 +76,7 @@ constexpr int decode_blocks(int64_t head_dim) { return head_dim > 128 ? 1 : head
 
 // What the decode kernel and its merge kernel need beyond the arguments.
 struct DecodePlan {
-  int num_splits;   // parts that the keys are cut into
+  int num_splits;   // parts that the keys of the longest sequence are cut into
   int row_parts;    // that the query heads of a KV head are cut into
   float* partials;  // [sequences x KV heads x row parts][kDecodeRows][num_splits][head_dim + 2] where num_splits > 1
 };
@@ -140,7 +140,7 @@ __device__ inline Query find_query(const PagedAttentionArgs& args, bool is_per_t
   const int begin = args.query_start[seq], end = args.query_start[seq + 1];
   const int token = is_per_token ? unit : begin;
   const int position = args.seq_lens[seq] - (end - token);
-  if (!is_per_token && end - begin != 1) return {-1, 0, 0, 0};
+  if (token >= end || (!is_per_token && end - begin != 1)) return {-1, 0, 0, 0};
   return {token, args.rows[seq], first_key(args, position), position + 1};
 }
 

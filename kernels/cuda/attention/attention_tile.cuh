@@ -148,13 +148,38 @@ __device__ void run_tile(const PagedAttentionArgs& args, const TileWork& work, u
   write_out<T, kHeadDim>(args, work, first_row, rows);
 }
 
-// Grid: (KV heads, sequences, ceil(max_query_len x group / rows of a block)). The last rows of a chunk see most keys:
-// they begin first, and blocks of few keys join them on their processors.
+// The blocks of a KV head are numbered through all sequences: sequence s has those from first_slot(s) to first_slot(s +
+// 1), one at least and as many as its rows need. So their number depends on how many tokens and sequences there are,
+// not on whose they are, and a launch can be recorded.
+__device__ inline int first_slot(const PagedAttentionArgs& args, int seq, int rows) {
+  const int64_t group = args.num_heads / args.pool.num_kv_heads;
+  return static_cast<int>(args.query_start[seq] * group / rows) + seq;
+}
+
+inline int64_t num_slots(const PagedAttentionArgs& args, int rows) {
+  return args.num_tokens * (args.num_heads / args.pool.num_kv_heads) / rows + args.num_seqs;
+}
+
+// The last sequence whose slots begin at `slot` or before. By all lanes of a warp together.
+__device__ inline int find_sequence(const PagedAttentionArgs& args, int slot, int rows) {
+  int count = 0;
+  for (int seq = static_cast<int>(threadIdx.x) % 32; seq < args.num_seqs; seq += 32) {
+    count += first_slot(args, seq, rows) <= slot;
+  }
+  for (int offset = 16; offset > 0; offset /= 2) count += __shfl_xor_sync(0xffffffffu, count, offset);
+  return count - 1;
+}
+
+// Grid: (KV heads, num_slots()). The last rows of a chunk see most keys: they begin first, and blocks of few keys join
+// them on their processors.
 template <class T, int kHeadDim, int kRowTiles>
 __global__ void __launch_bounds__(kTileThreads, 2) tile_kernel(PagedAttentionArgs args) {
-  const int seq = static_cast<int>(blockIdx.y), index = static_cast<int>(gridDim.z - 1 - blockIdx.z);
+  begin_early();
+  constexpr int kRows = 16 * kRowTiles * kTileWarps;
+  const int slot = static_cast<int>(gridDim.y - 1 - blockIdx.y), seq = find_sequence(args, slot, kRows);
   if (has_few_rows(args, args.query_start[seq + 1] - args.query_start[seq])) return;  // the decode kernel's
-  const TileWork work = find_tile(args, seq, static_cast<int>(blockIdx.x), index, 16 * kRowTiles * kTileWarps);
+  const int index = slot - first_slot(args, seq, kRows);
+  const TileWork work = find_tile(args, seq, static_cast<int>(blockIdx.x), index, kRows);
   if (work.num_rows > 0) {
     run_tile<T, kHeadDim, kRowTiles>(args, work, block_memory(), WholeBlock<kTileThreads>{});
   }

@@ -29,20 +29,18 @@ template <class T, int kHeadDim>
 Status run_decodes(const PagedAttentionArgs& args, void* stream) {
   const DecodePlan plan = make_decode_plan(args);
   const auto units = static_cast<unsigned>(args.num_seqs * args.pool.num_kv_heads * plan.row_parts);
-  const Status status = launch(decode_kernel<T, kHeadDim>, dim3(units, static_cast<unsigned>(plan.num_splits)),
-                               dim3(kDecodeThreads), DecodeShape<T, kHeadDim>::kBytes, stream, args, plan);
+  const Status status = launch_early(decode_kernel<T, kHeadDim>, dim3(units, static_cast<unsigned>(plan.num_splits)),
+                                     dim3(kDecodeThreads), DecodeShape<T, kHeadDim>::kBytes, stream, args, plan);
   if (status != Status::kOk || plan.num_splits == 1) return status;
-  return launch(decode_merge_kernel<T>, dim3(units, kDecodeRows), dim3(kMergeThreads), 0, stream, args, plan);
+  return launch_early(decode_merge_kernel<T>, dim3(units, kDecodeRows), dim3(kMergeThreads), 0, stream, args, plan);
 }
 
 template <class T, int kHeadDim, int kRowTiles>
 Status run_tiles(const PagedAttentionArgs& args, void* stream) {
   constexpr int kRows = 16 * kRowTiles * kTileWarps;
-  const int64_t rows = args.max_query_len * (args.num_heads / args.pool.num_kv_heads);
-  const dim3 grid(static_cast<unsigned>(args.pool.num_kv_heads), static_cast<unsigned>(args.num_seqs),
-                  static_cast<unsigned>(ceil_div(rows, kRows)));
+  const dim3 grid(static_cast<unsigned>(args.pool.num_kv_heads), static_cast<unsigned>(num_slots(args, kRows)));
   const size_t bytes = Tile<T, kHeadDim>::num_bytes(kRows);
-  return launch(tile_kernel<T, kHeadDim, kRowTiles>, grid, dim3(kTileThreads), bytes, stream, args);
+  return launch_early(tile_kernel<T, kHeadDim, kRowTiles>, grid, dim3(kTileThreads), bytes, stream, args);
 }
 
 template <class T, int kHeadDim>

@@ -1,5 +1,5 @@
 // One warp per token and piece of its X. Bytes: 2 x row, and 12 to 16 of indices.
-#include "hidden_write.h"
+#include "cache/hidden_write.h"
 #include "launch.cuh"
 #include "paged.cuh"
 #include "vector_copy.cuh"

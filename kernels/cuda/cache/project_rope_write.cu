@@ -1,9 +1,9 @@
 // Eight lanes take one head of K and of V of one token: the sum of squares, a few pairs each, then V. K is read twice,
 // the second time from the L1 cache. What the norm gives is rounded to T before it is rotated, as it is where K is
 // normed by rms_norm. Bytes: 4 x d_kv per token, and 12 of indices.
+#include "cache/project_rope_write.h"
 #include "launch.cuh"
 #include "paged.cuh"
-#include "project_rope_write.h"
 #include "rope.cuh"
 #include "vector.cuh"
 

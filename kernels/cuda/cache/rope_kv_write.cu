@@ -1,9 +1,9 @@
 // One block per token. Its work items are, in this order, the pairs to rotate of all q and k heads, what lies behind
 // the rotated part of the k heads, and v; each item is one vector (or two, a pair).
+#include "cache/rope_kv_write.h"
 #include "launch.cuh"
 #include "paged.cuh"
 #include "rope.cuh"
-#include "rope_kv_write.h"
 #include "vector.cuh"
 
 namespace hocket {
@@ -14,6 +14,7 @@ constexpr int kBlock = 128;
 
 template <class T, int kVec>
 __global__ void rope_kv_write_kernel(RopeKvWriteArgs args) {
+  begin_early();
   const int64_t token = blockIdx.x;
   const int64_t head_dim = args.pool.head_dim, num_kv_heads = args.pool.num_kv_heads;
   const int64_t half = args.rotary_dim / 2, rest = head_dim - args.rotary_dim;
@@ -59,8 +60,8 @@ Status rope_kv_write_cuda(const RopeKvWriteArgs& args, void* stream) {
   const dim3 grid(static_cast<unsigned>(args.num_tokens)), block(cuda::kBlock);
   return cuda::with_type(args.dtype, [&]<class T>(T) {
     return cuda::can_vectorize<T>(args)
-               ? cuda::launch(cuda::rope_kv_write_kernel<T, cuda::kVectorSize<T>>, grid, block, 0, stream, args)
-               : cuda::launch(cuda::rope_kv_write_kernel<T, 1>, grid, block, 0, stream, args);
+               ? cuda::launch_early(cuda::rope_kv_write_kernel<T, cuda::kVectorSize<T>>, grid, block, 0, stream, args)
+               : cuda::launch_early(cuda::rope_kv_write_kernel<T, 1>, grid, block, 0, stream, args);
   });
 }
 

@@ -1,6 +1,6 @@
 // One warp per 2 KiB of a unit. Bytes: 2 x units. The memory may be the host's, pinned: then the bus is the limit.
+#include "cache/unit_copy.h"
 #include "launch.cuh"
-#include "unit_copy.h"
 #include "vector_copy.cuh"
 
 namespace hocket {

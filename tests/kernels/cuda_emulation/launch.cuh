@@ -24,6 +24,16 @@ Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t block_mem
   return Status::kOk;
 }
 
+inline void wait_for_predecessors() {}
+inline void let_successor_begin() {}
+inline void begin_early() {}
+
+template <class... Params, class... Args>
+Status launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, size_t block_memory_bytes, void* stream,
+                    Args... args) {
+  return launch(kernel, grid, block, block_memory_bytes, stream, args...);
+}
+
 template <class Fn>
 Status with_type(DType dtype, const Fn& fn) {
   switch (dtype) {

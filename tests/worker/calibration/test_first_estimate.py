@@ -12,6 +12,7 @@ from schedcore.api.config import EngineConfig
 from schedcore.latency.latency_profile import LatencyCoefficients
 from worker.calibration.first_estimate import first_estimate
 from worker.calibration.step_timer import StepTimer, TimedStep
+from worker.forward.step_size import step_sizes
 from worker.runner import loaded_runner
 from worker.runner.loaded_runner import load_runner
 
@@ -20,7 +21,7 @@ PROMPTS = [[5, 6, 7, 8] * n for n in (1, 4, 9)]
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaded_runner, "graph_sizes", lambda config, device: [1, 2, 4])
+    monkeypatch.setattr(loaded_runner, "graph_sizes", lambda config, device: step_sizes(16, 4))
 
 
 def config_of(folder: Path, **settings: object) -> EngineConfig:
@@ -70,6 +71,6 @@ def test_a_cache_that_is_too_small_to_measure_in_is_no_reason_to_fail(tmp_path: 
 def test_measuring_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_checkpoint(tmp_path)
     expected = output_tokens(run(make_engine(folder), greedy_requests(PROMPTS, 20)))
-    monkeypatch.setattr(loaded_runner, "graph_sizes", lambda config, device: [1, 2, 4, 8, 16])
+    monkeypatch.setattr(loaded_runner, "graph_sizes", lambda config, device: step_sizes(64, 16))
     engine = make_engine(folder)
     assert output_tokens(run(engine, greedy_requests(PROMPTS, 20))) == expected

@@ -21,9 +21,10 @@ from schedcore.api.config import EngineConfig
 from schedcore.api.types import EngineRequest, SamplingParams
 from worker.batch.paged_pool import PagedPool
 from worker.forms.form_forward import FormForward
-from worker.forward.decode_graphs import DecodeGraphs, Rerun
 from worker.forward.forward import Forward, LayerByLayer
+from worker.forward.step_graphs import Rerun, StepGraphs
 from worker.forward.step_inputs import StepInputs
+from worker.forward.step_size import step_sizes
 from worker.models.decoder import DecoderModel
 from worker.models.loader import load_model
 from worker.models.model_config import read_model_config
@@ -35,8 +36,6 @@ from worker.runner.model_runner import ModelRunner
 ROOT = Path(__file__).resolve().parents[3]
 DOOR = "worker/batch/staging.py"
 HOT_PATH = [
-    "worker/forward/decode_graphs.py",
-    "worker/forward/decode_inputs.py",
     "worker/forms/form_decoder.py",
     "worker/forms/form_forward.py",
     "worker/forms/form_inputs.py",
@@ -55,6 +54,8 @@ HOT_PATH = [
     "worker/sampling/prompt_logprobs.py",
     "worker/sampling/sampler.py",
     "worker/forms/step_forms.py",
+    "worker/forward/recorded_inputs.py",
+    "worker/forward/step_graphs.py",
     "worker/forward/step_inputs.py",
     "worker/tiers/tier_copies.py",
     "worker/models/layers/attention.py",
@@ -162,13 +163,13 @@ def outputs(model: DecoderModel, has_graphs: bool) -> list[list[int]]:
     pool = allocate_pool(memory, config, model.config, torch.float32, torch.device("cpu"), has_padding_row=True)
     forward: Forward = LayerByLayer(model, pool, StepInputs(pool))
     if has_graphs:
-        forward = DecodeGraphs(model, pool, forward, Rerun(), [1, 4, 5])
+        forward = StepGraphs(model, pool, forward, Rerun(), step_sizes(24, 5))
     runner = WatchedRunner(ModelRunner(model, pool, max_num_seqs=5, forward=forward))
     core = Scheduler(SchedulerConfig(num_units=memory.num_units, num_layers=3, layers_per_unit=2, **settings))
     engine = Engine(core, runner, EngineLimits(VOCAB_SIZE, 40, 32, 100), time.monotonic)
     tokens = output_tokens(run(engine, requests()))
     assert not runner.waits
-    if isinstance(forward, DecodeGraphs):
+    if isinstance(forward, StepGraphs):
         assert forward.num_replayed > 1
     return tokens
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from worker import ops
@@ -68,8 +67,7 @@ class DenseLinear:
         self._weight, self._bias, self._is_gated = weight, bias, is_gated
 
     def __call__(self, x: Tensor) -> Tensor:
-        product = F.linear(x, self._weight, self._bias)
-        return ops.silu_mul(product) if self._is_gated else product
+        return ops.dense_linear(x, self._weight, self._bias, is_gated=self._is_gated)
 
     def last_columns(self, n: int) -> Linear:
         return DenseLinear(self._weight[-n:], None if self._bias is None else self._bias[-n:], False)

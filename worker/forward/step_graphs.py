@@ -1,4 +1,4 @@
-"""Decode steps that are recorded once per batch size and then replayed: one launch instead of hundreds."""
+"""Steps that are recorded once per size and then replayed: one launch instead of hundreds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from schedcore._core import BatchPlan
 from worker import ops
 from worker.batch.paged_pool import PagedPool
 from worker.batch.staging import Parcel, to_device
-from worker.forward.decode_inputs import DecodeInputs
 from worker.forward.forward import Forward
+from worker.forward.recorded_inputs import RecordedInputs
 from worker.forward.step_inputs import sampled_tokens
+from worker.forward.step_size import StepSize
 from worker.models.decoder import DecoderModel
 
 Int32Array = npt.NDArray[np.int32]
@@ -58,8 +59,8 @@ class Rerun:
         return run
 
 
-class DecodeGraphs:
-    """A Forward. Steps of decodes alone are padded to a recorded size; all others run eagerly."""
+class StepGraphs:
+    """A Forward. Steps are padded to a recorded size; what fits none runs eagerly."""
 
     def __init__(
         self,
@@ -67,14 +68,16 @@ class DecodeGraphs:
         pool: PagedPool,
         eager: Forward,
         recorder: Recorder,
-        sizes: list[int],
+        sizes: list[StepSize],
         progress: Progress = lambda done, total: None,
     ) -> None:
-        """sizes: of batches, ascending. REQUIRES: pool.has_padding_row."""
+        """sizes: ascending. REQUIRES: pool.has_padding_row."""
         self._model, self._pool, self._eager = model, pool, eager
-        self._inputs = DecodeInputs(pool, sizes)
-        self._logits = torch.empty(sizes[-1], model.config.vocab_size, device=pool.data.device)
-        self._replays: dict[int, Run] = {}
+        self._inputs = RecordedInputs(pool, sizes)
+        most = max(size.num_seqs for size in sizes)
+        self._logits = torch.empty(most, model.config.vocab_size, device=pool.data.device)
+        self._hidden: dict[StepSize, Tensor] = {}  # of steps with chunks, [num_seqs, hidden_size]
+        self._replays: dict[StepSize, Run] = {}
         self.num_replayed = 0
         with torch.inference_mode():
             for size in reversed(sizes):  # the largest first: the others fit into its memory
@@ -86,13 +89,17 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def logits(self, plan: BatchPlan, sample_tokens: Int32Array, *others: Parcel) -> Tensor:
-        if not self._inputs.can_take(plan, *others):
+        size = self._inputs.size_of(plan, sample_tokens, *others)
+        if size is None:
             return self._eager.logits(plan, sample_tokens, *others)
-        size = self._inputs.load(plan, *others)
+        self._inputs.load(size, plan, sample_tokens, *others)
         self._replays[size]()
         self.num_replayed += 1
-        if len(sample_tokens) == plan.num_seqs:
-            return self._logits[: plan.num_seqs]
+        num_samples = len(sample_tokens)
+        if not size.is_of_decodes:  # how many of them sample differs widely: the product with the vocabulary counts
+            return self._model.compute_logits(self._hidden[size][:num_samples], self._logits[:num_samples])
+        if num_samples == plan.num_seqs:
+            return self._logits[:num_samples]
         return self._logits[to_device(sample_tokens.astype(np.int64), self._logits.device)]
 
     def greedy_tokens(self, plan: BatchPlan) -> Int32Array:
@@ -103,6 +110,9 @@ class DecodeGraphs:
         logits = self.logits(plan, sampled_tokens(plan))
         return ops.argmax(logits), logits
 
-    def _run(self, size: int) -> None:
+    def _run(self, size: StepSize) -> None:
         hidden = self._model.forward(self._inputs.batches[size], self._pool)
-        self._model.compute_logits(hidden, self._logits[:size])
+        if size.is_of_decodes:
+            self._model.compute_logits(hidden, self._logits[: size.num_seqs])
+        else:
+            self._hidden[size] = hidden  # where every replay writes it
