@@ -123,6 +123,7 @@ class FakeEngine {
     BatchPlan copy = plan;
     begin_moves(plan);
     if (plan.empty()) {
+      spoil_loaded();
       now += pause;
       return copy;
     }
@@ -230,8 +231,7 @@ class FakeEngine {
     Content content;
   };
 
-  // Saves read the device now, whatever becomes of the units; loads write it at any time until they end, those for the
-  // step while it runs.
+  // Saves read the device now, whatever becomes of the units; loads for the step may be there at once.
   void begin_moves(const BatchPlan& plan) {
     const auto num_units = static_cast<size_t>(config_.units_per_block());
     CHECK_EQ(plan.moves.units.size(), plan.moves.ids.size() * num_units);
@@ -254,11 +254,6 @@ class FakeEngine {
       moves_.push_back(std::move(move));
     }
     int32_t num_step_loads = 0;
-    for (const MoveUnderWay& move : moves_) {
-      if (move.kind != MoveKind::kLoad) continue;
-      for (const int32_t unit : move.units)
-        std::fill_n(pool_.begin() + unit * config_.block_size, config_.block_size, 0);
-    }
     for (auto move = moves_.end() - std::ssize(plan.moves.ids); move != moves_.end(); ++move) {
       if (move->kind != MoveKind::kStepLoad) continue;
       ++num_step_loads;
@@ -267,6 +262,15 @@ class FakeEngine {
     CHECK_EQ(plan.moves.num_step_loads, num_step_loads);
     CHECK(num_step_loads == 0 || !plan.empty());
     num_step_loaded += num_step_loads;
+  }
+
+  // Loads write the device at any time until they end, but for what a plan has yet to project.
+  void spoil_loaded() {
+    for (const MoveUnderWay& move : moves_) {
+      if (move.kind != MoveKind::kLoad) continue;
+      for (const int32_t unit : move.units)
+        std::fill_n(pool_.begin() + unit * config_.block_size, config_.block_size, 0);
+    }
   }
 
   void load(const MoveUnderWay& move) {
@@ -342,6 +346,7 @@ class FakeEngine {
     check_shape(plan);
     copy_to_host(plan);
     read_projected(plan);
+    spoil_loaded();
     for (size_t i = 0; i < plan.table.index.size(); ++i) {
       tables_.at(plan.table.index[i]) = plan.table.unit[i];
     }

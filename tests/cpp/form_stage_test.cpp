@@ -98,6 +98,23 @@ TEST(form_stage, who_runs_gives_up_what_a_request_lacks_beyond_its_own) {
   CHECK_EQ(world.reshapes(), (Names{"a>(1)"}));
 }
 
+// The same requests. What they lack is recomputed in every step, beside one token at least.
+void check_squeezed_in(int32_t max_num_batched_tokens, const Names& grants, const Names& reshapes) {
+  SchedulerConfig config = partial_config(8);
+  config.max_num_batched_tokens = max_num_batched_tokens;
+  PolicyWorld world(config);
+  world.estimates = linear_seconds(kStep, 1e-6);
+  world.runs("a", 1, {.num_prompt = 88});
+  world.waits("b", {.num_prompt = 64, .first_token = 500});
+  CHECK_EQ(world.grants(), grants);
+  CHECK_EQ(world.reshapes(), reshapes);
+}
+
+TEST(form_stage, nobody_lacks_more_than_a_step_computes) {
+  check_squeezed_in(3 * 16 + 1, {"a:1", "b+63(3)"}, {"a>(2)"});
+  check_squeezed_in(3 * 16, {"a:1"}, {});
+}
+
 TEST(form_stage, without_step_times_nobody_is_squeezed_in) {
   CHECK_EQ(grants_as_partial(/*num_blocks=*/9, Estimates()), (Names{"a:1"}));
 }

@@ -5,7 +5,8 @@ Each kind has a thread of its own, so that none waits for another; copying and h
 - Saves read the device as it was before the step. On CPU they are copied while the step runs (write_behind.py); on
   CUDA they are gathered on the device, in the order of the compute stream, and leave it afterwards.
 - Step loads come layer group by layer group. The step waits for each where it first reads it (ops.wait_for_units()).
-- Loads, stores and fetches take their time; those from peers most (peer_pulls.py).
+- Loads, stores and fetches take their time; those from peers most (peer_pulls.py). A load may go to units that were
+  another block's until this plan: while its step still projects what is in them, the load waits for the step's end.
 - Uncached tokens are loaded by the step that needs them (worker/forms/layer_copies.py).
 """
 
@@ -14,6 +15,8 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 from functools import partial
+
+import numpy as np
 
 from schedcore._core import BatchPlan, MoveKind
 from schedcore.tiers.disk_tier import DiskTier
@@ -42,6 +45,7 @@ class TierMover:
         self._lander = MoveThread("tier step loads", self._ends)
         self._writer = MoveThread("disk writer", self._ends)
         self._reader = MoveThread("disk reader", self._ends)
+        self._late_loads: Moves | None = None  # that begin when the step is over
         self._is_landing = False
         self._landing_error: BaseException | None = None
 
@@ -54,11 +58,10 @@ class TierMover:
         loads = [moves[kind] for kind in (MoveKind.LOAD, MoveKind.STEP_LOAD) if kind in moves]
         for each in loads:
             self._copies.make_way(each.units)
-        fence = self._copies.fence() if loads else None
         if MoveKind.STEP_LOAD in moves:
-            self._begin_landing(moves[MoveKind.STEP_LOAD], fence)
+            self._begin_landing(moves[MoveKind.STEP_LOAD])
         if MoveKind.LOAD in moves:
-            self._loader.put(partial(self._load, moves[MoveKind.LOAD], fence))
+            self._begin_or_put_off(moves[MoveKind.LOAD], plan)
         if MoveKind.STORE in moves:
             self._writer.put(partial(self._store, moves[MoveKind.STORE]))
         if MoveKind.FETCH in moves:
@@ -66,6 +69,9 @@ class TierMover:
 
     def finish_step(self) -> None:
         """Call when a plan has been executed, before its tokens are used. Raises what kept units from landing."""
+        if self._late_loads is not None:
+            self._begin_loads(self._late_loads)
+            self._late_loads = None
         if not self._is_landing:
             return
         ops.wait_for_units(self._pool, self._pool.num_groups - 1)
@@ -107,6 +113,15 @@ class TierMover:
         if self.disk is not None:
             self.disk.close()
 
+    def _begin_or_put_off(self, moves: Moves, plan: BatchPlan) -> None:
+        if np.isin(moves.units, plan.projected_units).any():
+            self._late_loads = moves
+        else:
+            self._begin_loads(moves)
+
+    def _begin_loads(self, moves: Moves) -> None:
+        self._loader.put(partial(self._load, moves, self._copies.fence()))
+
     def _begin_fetches(self, moves: Moves) -> None:
         for peer, fetched in moves.by_peer():
             if peer < 0:
@@ -117,11 +132,11 @@ class TierMover:
 
     # ---- tasks of the threads ----
 
-    def _begin_landing(self, moves: Moves, fence: object) -> None:
+    def _begin_landing(self, moves: Moves) -> None:
         self._is_landing = True
         self._pool.arrivals.events.clear()
         ops.land(self._pool, 0)
-        self._lander.put(partial(self._land, moves, fence))
+        self._lander.put(partial(self._land, moves, self._copies.fence()))
 
     def _land(self, moves: Moves, fence: object) -> list[MoveEnd]:
         try:

@@ -81,6 +81,8 @@ struct SchedulerConfig {
   int32_t num_blocks() const { return num_units / units_per_block(); }
   int32_t blocks_for(int32_t num_tokens) const { return (num_tokens - 1) / block_size + 1; }  // num_tokens >= 1
   int32_t max_blocks_per_seq() const { return blocks_for(max_model_len); }
+  // Of a request: what a step recomputes beside one token at least.
+  int32_t max_uncached_blocks() const { return (max_num_batched_tokens - 1) / block_size; }
 };
 
 }  // namespace hocket

@@ -17,11 +17,12 @@ enum class MoveKind : int32_t {
   kStepLoad = 4,  // host -> device, for the step of this plan
 };
 
-// Also in a plan that computes nothing. Saves read the device as it is before the step runs and
-// before any load of this plan writes; the others run beside steps. Step loads are what the step itself waits for: it
-// reads no unit of a layer group before that group has landed, and all of them have landed when it is committed. They
-// are only in plans that compute something. Every move is reported by complete_moves() once it is done, by its id,
-// which may be used again afterwards. Read by: worker's tier copies.
+// Also in a plan that computes nothing. Saves read the device as it is before the step runs and before any load of this
+// plan writes; the others run beside steps. Loads may go to units that this plan projects (form_plan.h), and write
+// there once these have been read; step loads do not. Step loads are what the step itself waits for: it reads no unit
+// of a layer group before that group has landed, and all of them have landed when it is committed. They are only in
+// plans that compute something. Every move is reported by complete_moves() once it is done, by its id, which may be
+// used again afterwards. Read by: worker's tier copies.
 struct TierMoves {
   std::vector<int32_t> ids;
   std::vector<int32_t> kinds;  // MoveKind

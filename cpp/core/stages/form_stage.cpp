@@ -68,7 +68,8 @@ int32_t num_to_give(const SchedulerConfig& config, const Snapshot& snapshot, Slo
   const CacheForm form = snapshot.memory.form(row);
   const bool is_decoding = snapshot.requests.num_uncomputed_tokens(slot) == 1;
   if (!is_decoding || form.kind != CacheKind::kKv || !snapshot.memory.can_uncache(row)) return 0;
-  return std::max(0, snapshot.requests.num_computed_tokens[slot] / config.block_size - form.num_uncached_blocks);
+  const int32_t num_complete = snapshot.requests.num_computed_tokens[slot] / config.block_size;
+  return std::max(0, std::min(num_complete, config.max_uncached_blocks()) - form.num_uncached_blocks);
 }
 
 bool can_give(const SchedulerConfig& config, const Snapshot& snapshot, int64_t num_blocks) {
@@ -107,7 +108,8 @@ SqueezedIn squeeze_in(const SchedulerConfig& config, const Snapshot& snapshot, c
   const int64_t num_missing = residents.kv_units(best) - num_free_units;
   const int64_t num_blocks = (num_missing + config.units_per_block() - 1) / config.units_per_block();
   const int32_t num_complete = snapshot.requests.num_tokens[residents.slot(best)] / config.block_size;
-  const auto num_own = static_cast<int32_t>(std::min<int64_t>(num_blocks, num_complete));
+  const int32_t num_dispensable = std::min(num_complete, config.max_uncached_blocks());
+  const auto num_own = static_cast<int32_t>(std::min<int64_t>(num_blocks, num_dispensable));
   if (num_own <= 0 || !can_give(config, snapshot, num_blocks - num_own)) return {best, 0, RatioReason::kTooFewBlocks};
   const size_t num_reshapes = composition->reshapes.size();
   give(config, snapshot, num_blocks - num_own, composition);

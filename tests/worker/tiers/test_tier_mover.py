@@ -1,0 +1,75 @@
+"""What moves beside a step touches nothing that the step has yet to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from schedcore._core import MoveKind
+from worker.batch.paged_pool import PagedPool
+from worker.tiers.host_tier import HostTier
+from worker.tiers.tier_mover import TierMover
+from worker.tiers.tier_moves import MoveEnd
+
+NUM_UNITS, UNITS_PER_BLOCK = 8, 2
+LOAD, MARK = 1, 2  # ids of moves
+
+
+@contextmanager
+def open_mover() -> Iterator[TierMover]:
+    """The device holds zeros, the host ones."""
+    table = torch.zeros((1, 1, UNITS_PER_BLOCK, 1), dtype=torch.int32)
+    pool = PagedPool(torch.zeros((NUM_UNITS, 1, 4, 8)), table, num_kv_heads=1, head_dim=8)
+    host = HostTier(pool, UNITS_PER_BLOCK, num_slots=2)
+    host.data.fill_(1)
+    mover = TierMover(pool, host, None)
+    try:
+        yield mover
+    finally:
+        mover.close()
+
+
+def plan_that_loads(units: list[int], *, projected_units: list[int]) -> SimpleNamespace:
+    return SimpleNamespace(
+        move_ids=np.array([LOAD], np.int32),
+        move_kinds=np.array([MoveKind.LOAD], np.int32),
+        move_slots=np.array([0], np.int32),
+        move_units=np.array(units, np.int32),
+        move_keys=np.zeros((1, 2), np.uint64),
+        move_peers=np.array([-1], np.int32),
+        block_table_unit=np.zeros(0, np.int32),
+        projected_units=np.array(projected_units, np.int32),
+    )
+
+
+def ended_so_far(mover: TierMover) -> list[int]:
+    """Ids of moves, when all that the thread of loads was told is done."""
+    mover._loader.put(lambda: [MoveEnd(MARK, True)])
+    ended: list[int] = []
+    while MARK not in ended:
+        mover.wait(60)
+        ended += [end.move_id for end in mover.take_ends()]
+    return ended[:-1]
+
+
+def test_a_load_into_units_that_the_step_projects_begins_when_the_step_is_over() -> None:
+    with open_mover() as mover:
+        mover.begin(plan_that_loads([2, 5], projected_units=[4, 5]))  # type: ignore[arg-type]
+        assert ended_so_far(mover) == []
+        assert mover._pool.data.sum() == 0
+        mover.finish_step()
+        assert ended_so_far(mover) == [LOAD]
+        assert mover._pool.data.flatten(1).mean(1).tolist() == [0, 0, 1, 0, 0, 1, 0, 0]
+        mover.finish_step()
+        assert ended_so_far(mover) == []
+
+
+def test_a_load_into_other_units_does_not_wait_for_the_step() -> None:
+    with open_mover() as mover:
+        mover.begin(plan_that_loads([2, 5], projected_units=[4, 6]))  # type: ignore[arg-type]
+        assert ended_so_far(mover) == [LOAD]
+        assert mover._pool.data.flatten(1).mean(1).tolist() == [0, 0, 1, 0, 0, 1, 0, 0]
