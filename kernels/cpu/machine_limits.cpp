@@ -34,30 +34,49 @@ namespace {
 
 constexpr int kChains = 12;
 
-// rounds times sums = step(sums) on each thread, kChains vectors of them.
-template <class Sum, class Step>
-void run_rounds(int64_t rounds, const Step& step) {
+#if defined(__AVX512F__)
+constexpr size_t kRegisterBytes = 64;
+#elif defined(__AVX2__)
+constexpr size_t kRegisterBytes = 32;
+#else
+constexpr size_t kRegisterBytes = 16;
+#endif
+
+// What x is shall not be known any more, so that what is made of it is made again.
+template <class X>
+void hide(X& x) {
+  if constexpr (std::is_pointer_v<X>) {
+    asm volatile("" : "+r"(x) : : "memory");
+  } else if constexpr (sizeof(X) > kRegisterBytes) {
+    asm volatile("" : "+m"(x));
+  } else {
+    asm volatile("" : "+x"(x));
+  }
+}
+
+// rounds times sums = step(sums, x) on each thread, kChains vectors of them, all in registers.
+template <class Sum, class X, class Step>
+void run_rounds(int64_t rounds, X of_all, const Step& step) {
   parallel_tasks(num_threads(), [&](int64_t) {
+    X x = of_all;
     Sum sums[kChains];
-    for (int j = 0; j < kChains; ++j)
+    for (int j = 0; j < kChains; ++j) {
       sums[j] = Sum{} + static_cast<std::remove_cvref_t<decltype(Sum{}[0])>>(j);  // else one chain would do for all
-    for (int64_t i = 0; i < rounds; ++i) {
-      for (int j = 0; j < kChains; ++j) sums[j] = step(sums[j]);
-      asm volatile("");  // a round is a round
     }
-    for (int j = 0; j < kChains; ++j) asm volatile("" ::"m"(sums[j]));
+    for (int64_t i = 0; i < rounds; ++i) {
+      hide(x);
+      for (int j = 0; j < kChains; ++j) sums[j] = step(sums[j], x);
+    }
+    for (int j = 0; j < kChains; ++j) hide(sums[j]);
   });
 }
 
 // Products of int8 by int8.
 template <class Dot>
 int64_t run_quads(int64_t rounds) {
-  int8_t quad[4] = {1, 1, 1, 1};
+  static constexpr int8_t kOnes[4] = {1, 1, 1, 1};
   const UintVec weights = Dot::prepare(UintVec{} + 0x01010101u);
-  run_rounds<IntVec>(rounds, [&](IntVec sum) {
-    asm volatile("" : "+m"(quad));  // the products are to be made each time
-    return Dot::add(sum, quad, weights);
-  });
+  run_rounds<IntVec>(rounds, Dot::quad(kOnes), [weights](IntVec sum, auto x) { return Dot::add(sum, x, weights); });
   return 4 * rounds;
 }
 
@@ -93,8 +112,11 @@ int64_t arithmetic_limit(int64_t rounds, [[maybe_unused]] DType dtype) {
   if (uses_amx() && dtype == DType::kBFloat16) return run_tiles<Bf16Tiles>(rounds);
   if (uses_amx() && dtype == DType::kInt8Blocks) return run_tiles<Int8Tiles>(rounds);
   if (dtype == DType::kBFloat16) {
-    const auto pairs = bit_cast<__m512bh>(_mm512_set1_epi32(0x3f003f00));  // of 0.5
-    run_rounds<Vec>(rounds, [=](Vec sum) { return static_cast<Vec>(_mm512_dpbf16_ps(sum, pairs, pairs)); });
+    const __m512i halves = _mm512_set1_epi32(0x3f003f00);  // pairs of 0.5
+    run_rounds<Vec>(rounds, halves, [](Vec sum, __m512i x) {
+      const auto pairs = bit_cast<__m512bh>(x);
+      return static_cast<Vec>(_mm512_dpbf16_ps(sum, pairs, pairs));
+    });
     return 2 * 2 * num_products(rounds);
   }
 #endif
@@ -105,8 +127,8 @@ int64_t arithmetic_limit(int64_t rounds, [[maybe_unused]] DType dtype) {
     return 2 * num_products(run_quads<PairDot>(rounds));
 #endif
   }
-  const Vec factor = splat(0.5f), term = splat(1.0f);
-  run_rounds<Vec>(rounds, [=](Vec sum) { return fma(sum, factor, term); });
+  const Vec term = splat(1.0f);
+  run_rounds<Vec>(rounds, splat(0.5f), [term](Vec sum, Vec factor) { return fma(sum, factor, term); });
   return 2 * num_products(rounds);
 }
 

@@ -5,7 +5,8 @@
 // values of one row, of which none is -128.
 //
 // add() takes weights that prepare() has made from signed ones, and its sums are too large by kOffset times the sum of
-// x; add_unsigned() takes weights from 0 to 15.
+// x; add_unsigned() takes weights from 0 to 15. quad() is what both take of x: made once for all weights that it meets,
+// since on some CPUs loads are what limits these products.
 #pragma once
 
 #include "linear.h"
@@ -19,10 +20,11 @@ inline UintVec load_quads(const int8_t* p) {
   return v;
 }
 
-inline int32_t load_quad(const int8_t* p) {
+// Four values in every lane.
+inline IntVec splat_quad(const int8_t* p) {
   int32_t quad;
   __builtin_memcpy(&quad, p, sizeof(quad));
-  return quad;
+  return splat(quad);
 }
 
 #if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512BW__)
@@ -33,10 +35,10 @@ struct ByteDot {
   static constexpr int kMaxRows = 6;
   static constexpr int32_t kOffset = 128;
   static UintVec prepare(UintVec weights) { return weights ^ 0x80808080u; }
-  static IntVec add_unsigned(IntVec sum, const int8_t* x, UintVec weights) { return add(sum, x, weights); }
-  static IntVec add(IntVec sum, const int8_t* x, UintVec weights) {
-    using Quad = int8_t[4];
-    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*reinterpret_cast<const Quad*>(x)));
+  static IntVec quad(const int8_t* x) { return splat_quad(x); }
+  static IntVec add_unsigned(IntVec sum, IntVec x, UintVec weights) { return add(sum, x, weights); }
+  static IntVec add(IntVec sum, IntVec x, UintVec weights) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(x));
     return sum;
   }
 };
@@ -47,14 +49,15 @@ struct PairDot {
   static constexpr int kMaxRows = 6;
   static constexpr int32_t kOffset = 0;
   static UintVec prepare(UintVec weights) { return weights; }
-  static IntVec add(IntVec sum, const int8_t* x, UintVec weights) {
-    const __m512i w = bit_cast<__m512i>(weights), values = _mm512_set1_epi32(load_quad(x));
+  static IntVec quad(const int8_t* x) { return splat_quad(x); }
+  static IntVec add(IntVec sum, IntVec x, UintVec weights) {
+    const __m512i w = bit_cast<__m512i>(weights), values = bit_cast<__m512i>(x);
     const __m512i signed_x = _mm512_mask_sub_epi8(values, _mm512_movepi8_mask(w), _mm512_setzero_si512(), values);
     const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w), signed_x);
     return sum + bit_cast<IntVec>(_mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
   }
-  static IntVec add_unsigned(IntVec sum, const int8_t* x, UintVec weights) {
-    const __m512i pairs = _mm512_maddubs_epi16(bit_cast<__m512i>(weights), _mm512_set1_epi32(load_quad(x)));
+  static IntVec add_unsigned(IntVec sum, IntVec x, UintVec weights) {
+    const __m512i pairs = _mm512_maddubs_epi16(bit_cast<__m512i>(weights), bit_cast<__m512i>(x));
     return sum + bit_cast<IntVec>(_mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
   }
 };
@@ -66,14 +69,15 @@ struct PairDot {
   static constexpr int kMaxRows = 3;
   static constexpr int32_t kOffset = 0;
   static UintVec prepare(UintVec weights) { return weights; }
-  static IntVec add(IntVec sum, const int8_t* x, UintVec weights) {
+  static IntVec quad(const int8_t* x) { return splat_quad(x); }
+  static IntVec add(IntVec sum, IntVec x, UintVec weights) {
     const __m256i w = bit_cast<__m256i>(weights);
-    const __m256i signed_x = _mm256_sign_epi8(_mm256_set1_epi32(load_quad(x)), w);
+    const __m256i signed_x = _mm256_sign_epi8(bit_cast<__m256i>(x), w);
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), signed_x);
     return sum + bit_cast<IntVec>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
-  static IntVec add_unsigned(IntVec sum, const int8_t* x, UintVec weights) {
-    const __m256i pairs = _mm256_maddubs_epi16(bit_cast<__m256i>(weights), _mm256_set1_epi32(load_quad(x)));
+  static IntVec add_unsigned(IntVec sum, IntVec x, UintVec weights) {
+    const __m256i pairs = _mm256_maddubs_epi16(bit_cast<__m256i>(weights), bit_cast<__m256i>(x));
     return sum + bit_cast<IntVec>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
 };
@@ -84,6 +88,7 @@ struct PairDot {
   static constexpr int kMaxRows = 3;
   static constexpr int32_t kOffset = 0;
   static UintVec prepare(UintVec weights) { return weights; }
+  static const int8_t* quad(const int8_t* x) { return x; }
   static IntVec add(IntVec sum, const int8_t* x, UintVec weights) {
     for (int i = 0; i < 4; ++i) sum += (bit_cast<IntVec>(weights << (24 - 8 * i)) >> 24) * int32_t{x[i]};
     return sum;
@@ -102,7 +107,10 @@ struct Int8Weights {
   static constexpr int kQuads = 1;  // of k in a vector
   static constexpr int32_t kOffset = Dot::kOffset;
   static void unpack(UintVec packed, UintVec (&quads)[kQuads]) { quads[0] = Dot::prepare(packed); }
-  static IntVec add(IntVec sum, const int8_t* x, UintVec quad) { return Dot::add(sum, x, quad); }
+  template <class Quad>
+  static IntVec add(IntVec sum, Quad x, UintVec quad) {
+    return Dot::add(sum, x, quad);
+  }
 };
 
 template <class Dot>
@@ -115,7 +123,10 @@ struct Int4Weights {
     quads[0] = packed & 0x0f0f0f0fu;
     quads[1] = packed >> 4 & 0x0f0f0f0fu;
   }
-  static IntVec add(IntVec sum, const int8_t* x, UintVec quad) { return Dot::add_unsigned(sum, x, quad); }
+  template <class Quad>
+  static IntVec add(IntVec sum, Quad x, UintVec quad) {
+    return Dot::add_unsigned(sum, x, quad);
+  }
 };
 
 }  // namespace hocket::cpu::HOCKET_ISA

@@ -54,12 +54,19 @@ class Int8Product {
   template <int kRows, int kPanels>
   void tile(int64_t row, int64_t panel) const {
     const int8_t* weights = static_cast<const int8_t*>(weight_.panels) + panel * panel_bytes_;
-    Vec sums[kRows][kPanels][2] = {};
+    Vec sums[kRows][kPanels][2];  // all loops over it and over dots are unrolled: both are registers
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) sums[r][p][0] = sums[r][p][1] = Vec{};
+    }
     for (int64_t k = 0; k < weight_.in_features; k += Weights::kBlock) {
       const int64_t n = min(Weights::kBlock, weight_.in_features - k);
       IntVec dots[kRows][kPanels][2];
+#pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const IntVec begin = splat(Weights::kOffset == 0 ? 0 : -Weights::kOffset * x_.sum(row + r, k, n));
+#pragma GCC unroll 2
         for (int p = 0; p < kPanels; ++p) dots[r][p][0] = dots[r][p][1] = begin;
       }
       const int64_t steps = ceil_div(n, 4 * Weights::kQuads);
@@ -68,7 +75,9 @@ class Int8Product {
       add_scaled(row, k / kInt8Block, weights, dots, sums);
       weights += kPanel * static_cast<int64_t>(sizeof(typename Weights::Scale));
     }
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
       for (int p = 0; p < kPanels; ++p) write_panel(weight_, out_, row + r, panel + p, sums[r][p][0], sums[r][p][1]);
     }
   }
@@ -91,9 +100,9 @@ class Int8Product {
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
         for (int q = 0; q < kQuads; ++q) {
+          const auto quad = Dot::quad(x + r * stride + 4 * q);
 #pragma GCC unroll 2
           for (int p = 0; p < kPanels; ++p) {
-            const int8_t* quad = x + r * stride + 4 * q;
             dots[r][p][0] = Weights::add(dots[r][p][0], quad, w[p][0][q]);
             dots[r][p][1] = Weights::add(dots[r][p][1], quad, w[p][1][q]);
           }
@@ -104,15 +113,19 @@ class Int8Product {
 
   // scales: of the first panel's block, behind its weights.
   template <int kRows, int kPanels>
-  void add_scaled(int64_t row, int64_t block, const int8_t* scales, const IntVec (&dots)[kRows][kPanels][2],
-                  Vec (&sums)[kRows][kPanels][2]) const {
+  [[gnu::always_inline]] void add_scaled(int64_t row, int64_t block, const int8_t* scales,
+                                         const IntVec (&dots)[kRows][kPanels][2],
+                                         Vec (&sums)[kRows][kPanels][2]) const {
+#pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p) {
       const auto* of_columns = reinterpret_cast<const typename Weights::Scale*>(scales + p * panel_bytes_);
+      const Vec columns[2] = {load(of_columns), load(of_columns + kWidth)};
+#pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const Vec of_row = splat(x_.scale(row + r, block));
+#pragma GCC unroll 2
         for (int j = 0; j < 2; ++j) {
-          const Vec scale = of_row * load(of_columns + j * kWidth);
-          sums[r][p][j] = fma(__builtin_convertvector(dots[r][p][j], Vec), scale, sums[r][p][j]);
+          sums[r][p][j] = fma(__builtin_convertvector(dots[r][p][j], Vec), of_row * columns[j], sums[r][p][j]);
         }
       }
     }
