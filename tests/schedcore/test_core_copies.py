@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
 import pytest
 
-from schedcore._core import AddStatus, BatchPlan, Estimates, Scheduler, SchedulerConfig, algorithms
+from schedcore._core import (
+    AddStatus,
+    AdvisoryEvent,
+    BatchPlan,
+    Estimates,
+    Scheduler,
+    SchedulerConfig,
+    SessionAction,
+    algorithms,
+)
 
 BLOCK, NUM_LAYERS, UNITS_PER_BLOCK = 16, 8, 4
 UNIT_BYTES = 1000.0
@@ -138,6 +148,36 @@ def test_copies_that_come_at_once_are_loaded_for_all_layers() -> None:
     assert all(set(layers) == {0} for layers, _ in core.splits)
     assert stats["num_loaded_tokens"] == sum(sum(tokens) for _, tokens in core.splits)
     assert core.num_returned > 0  # and got them back
+
+
+def test_a_plan_that_is_written_again_for_a_draft_has_its_copies_once() -> None:
+    model = algorithms.LatencyModel("corrected", algorithms.LatencyCoefficients(**COSTS))
+    config = SchedulerConfig(
+        num_units=120, num_layers=NUM_LAYERS, max_num_seqs=16, max_model_len=MAX_LEN, policy="hocket",
+        enable_partial_caching=True, num_host_blocks=200, num_copy_blocks=40, max_num_sessions=16,
+    )  # fmt: skip
+    core = Scheduler(config, Estimates(latency=model, host_bytes_per_second=1e12, unit_bytes=UNIT_BYTES))
+    rng, num_loaded, num_drafts = random.Random(0), 0, 0
+    for step in range(600):
+        now = step / 100
+        if step % 3 == 0 and step < 400:
+            prompt = [rng.randrange(900) for _ in range(100)]
+            core.add_request(step, prompt, max_tokens=40, arrival_time=now, session_id=f"s{rng.randrange(8)}")
+        if step % 2 == 0 and step < 400:
+            draft = [rng.randrange(900) for _ in range(40)]
+            session = f"s{rng.randrange(8)}"
+            advice = core.advise(session, AdvisoryEvent.TYPING, now, lease_seconds=1.0, draft_token_ids=draft)
+            num_drafts += advice[3] == SessionAction.DRAFT_PREFILL
+        plan = core.schedule(now)
+        loaded = plan.recomputed_layers < NUM_LAYERS
+        num_loaded += int(plan.uncached_tokens[loaded].sum()) if len(loaded) else 0
+        moves = plan.move_ids.tolist()
+        if plan:
+            core.commit(np.full(len(plan.sample_seqs), 7, np.int32), now + 0.01)
+        core.complete_moves(moves)
+        core.check_invariants()
+    assert num_drafts > 0
+    assert core.stats()["num_loaded_tokens"] == num_loaded > 0
 
 
 def test_copies_that_take_longer_than_computing_are_left() -> None:

@@ -339,20 +339,22 @@ class Bench:
 
     def gemv(self) -> Iterator[Case]:
         """Against the library's product, gated against it and silu_mul()."""
+        if self.device == "cpu" and not self.is_smoke:
+            return
         models = () if self.device != "cuda" or self.is_smoke else GPU_MODELS
         shapes = [(f"{m.name} {name}", k, n) for m in models for name, k, n in gpu_linear_shapes(m)]
         for name, in_features, out_features in shapes or [("tiny gate_up", 64, 96)]:
-            weight = torch.randn(out_features, in_features, device=self.device).to(self.dtype)
+            weight = self.randn(out_features, in_features)
             weight_bytes, is_gated = weight.numel() * weight.element_size(), name.endswith("gate_up")
             copies = [weight.clone() for _ in range(1 if self.is_smoke else -(-MAX_MODEL_BYTES // weight_bytes))]
             for rows in self.few(1, 2, 4):
-                x = torch.randn(rows, in_features, device=self.device).to(self.dtype)
+                x = self.randn(rows, in_features)
                 yield Case(
                     "gemv", f"{name} {rows} x {in_features}x{out_features}",
                     [lambda x=x, w=w, g=is_gated: ops.gemv(x, w, is_gated=g) for w in copies],
                     weight_bytes, 2 * rows * weight.numel(),
                     [lambda x=x, w=w, g=is_gated: library_product(x, w, g) for w in copies],
-                    self.dtype, MAX_MODEL_BYTES,
+                    self.activation_dtype, MAX_MODEL_BYTES,
                 )  # fmt: skip
 
     def quantized(self) -> Iterator[Case]:

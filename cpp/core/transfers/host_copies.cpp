@@ -68,6 +68,16 @@ void HostCopies::drop_idle_returns() {
 }
 
 void HostCopies::write(std::span<const Slot> slots) {
+  // The plan may have been written before, without the draft that it has now.
+  counters_.num_recomputed_tokens -= num_recomputed_;
+  counters_.num_loaded_tokens -= num_loaded_;
+  release();
+  choose(slots);
+  counters_.num_recomputed_tokens += num_recomputed_;
+  counters_.num_loaded_tokens += num_loaded_;
+}
+
+void HostCopies::choose(std::span<const Slot> slots) {
   plan_.forms.recomputed_layers.clear();
   plan_.forms.copy_slots.clear();
   int32_t num_left = config_.num_copy_blocks;
@@ -77,7 +87,7 @@ void HostCopies::write(std::span<const Slot> slots) {
     if (num_tokens == 0) continue;
     const int32_t num_blocks = num_tokens / config_.block_size;
     if (num_blocks > num_left || !can_load(slots[s])) {
-      counters_.num_recomputed_tokens += num_tokens;
+      num_recomputed_ += num_tokens;
       continue;
     }
     num_left -= num_blocks;
@@ -88,11 +98,11 @@ void HostCopies::write(std::span<const Slot> slots) {
   const BatchFeatures with = plan_features(plan_);
   const CopySplit split = split_layers(config_, estimates_, features_beside_copies(), with, num_tokens);
   if (split.recomputed_layers == config_.num_layers) {
-    counters_.num_recomputed_tokens += num_tokens;
+    num_recomputed_ += num_tokens;
     copied_.clear();
     return;
   }
-  counters_.num_loaded_tokens += num_tokens;
+  num_loaded_ = num_tokens;
   plan_.forms.recomputed_layers.assign(slots.size(), config_.num_layers);
   size_t next = 0;
   for (size_t s = 0; s < slots.size() && next < copied_.size(); ++s) {
@@ -116,6 +126,7 @@ void HostCopies::release() {
     }
   }
   copied_.clear();
+  num_recomputed_ = num_loaded_ = 0;
 }
 
 bool HostCopies::has_copies(Slot slot, int32_t num_blocks) const {

@@ -38,12 +38,14 @@ class HostCopies {
 
   // Who does not run in this step recomputes them in its next one.
   void drop_idle_returns();
-  // Which of the plan's uncached tokens are loaded: as many requests, in its order, as the buffers hold, or none.
+  // Which of the plan's uncached tokens are loaded: as many requests, in its order, as the buffers hold, or none. Anew
+  // each time that the plan is written.
   void write(std::span<const Slot> slots);
   // The step that loaded them is over.
   void release();
 
  private:
+  void choose(std::span<const Slot> slots);
   void offer(Slot slot);
   void count_copies(Slot slot);
   bool has_copies(Slot slot, int32_t num_blocks) const;
@@ -61,6 +63,8 @@ class HostCopies {
   SchedulerCounters& counters_;
   PerRequest<int32_t> num_copied_blocks_;  // complete ones that the host was offered; not those before an uncached
   std::vector<Slot> copied_;               // whose uncached tokens the open plan loads
+  int64_t num_recomputed_ = 0;             // tokens of the open plan, by way
+  int64_t num_loaded_ = 0;
 };
 
 }  // namespace hocket
