@@ -144,8 +144,9 @@ def test_every_kind_of_sampling_gives_what_it_gives_without_guesses(dtype: str, 
     for one in requests:
         assert outcome(deltas[one.request_id]) == expected[one.request_id], one
     stats = engine.stats()
-    assert stats.num_right_guesses > 100
-    assert stats.num_guessed_tokens - stats.num_right_guesses > 100
+    # How many depends on how long steps take beside what else runs.
+    assert stats.num_right_guesses > 50
+    assert stats.num_guessed_tokens - stats.num_right_guesses > 50
     assert stats.num_preemptions > 0
 
 
