@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fakes.kernel_device import KernelDevice
 from worker import ops
-from worker.ops import reference
+from worker.ops import products, reference
 
 HALVES = [torch.bfloat16, torch.float16]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
@@ -33,9 +33,9 @@ def assert_equals_twin(
 @pytest.mark.parametrize("is_gated", [False, True])
 @pytest.mark.parametrize(("rows", "k", "n"), [(1, 1024, 200), (2, 2048, 65), (4, 3072, 33), (3, 64, 151), (1, 8, 1)])
 def test_equals_its_twin(
-    device: KernelDevice, dtype: torch.dtype, rows: int, k: int, n: int, *, is_gated: bool
+    cuda_device: KernelDevice, dtype: torch.dtype, rows: int, k: int, n: int, *, is_gated: bool
 ) -> None:
-    assert_equals_twin(device, dtype, rows, k, n, is_gated=is_gated, has_bias=True)
+    assert_equals_twin(cuda_device, dtype, rows, k, n, is_gated=is_gated, has_bias=True)
 
 
 @ragged
@@ -49,40 +49,54 @@ def test_equals_its_twin(
     dtype=st.sampled_from(HALVES),
 )
 def test_takes_any_size(
-    device: KernelDevice, rows: int, k: int, n: int, gap: int, dtype: torch.dtype, *, is_gated: bool, has_bias: bool
+    cuda_device: KernelDevice,
+    rows: int,
+    k: int,
+    n: int,
+    gap: int,
+    dtype: torch.dtype,
+    *,
+    is_gated: bool,
+    has_bias: bool,
 ) -> None:
-    assert_equals_twin(device, dtype, rows, 8 * k, n, gap=8 * gap, is_gated=is_gated, has_bias=has_bias)
+    assert_equals_twin(cuda_device, dtype, rows, 8 * k, n, gap=8 * gap, is_gated=is_gated, has_bias=has_bias)
 
 
-def test_a_row_does_not_depend_on_the_others(device: KernelDevice) -> None:
-    if not device.is_cuda:
-        pytest.skip("on CPU the twin does the work")
-    x = torch.randn(4, 520, device=device.torch_name).bfloat16()
-    weight = torch.randn(48, 520, device=device.torch_name).bfloat16()
-    device.synchronize()
+def test_a_row_does_not_depend_on_the_others(cuda_device: KernelDevice) -> None:
+    x = torch.randn(4, 520, device=cuda_device.torch_name).bfloat16()
+    weight = torch.randn(48, 520, device=cuda_device.torch_name).bfloat16()
+    cuda_device.synchronize()
     together = ops.gemv(x, weight, is_gated=True)
     for i in range(4):
         assert torch.equal(ops.gemv(x[i : i + 1], weight, is_gated=True)[0], together[i])
 
 
-def test_refuses_what_it_has_no_code_for(device: KernelDevice) -> None:
-    half = torch.zeros(5, 16, device=device.torch_name, dtype=torch.bfloat16)
+def test_refuses_what_it_has_no_code_for(cuda_device: KernelDevice) -> None:
+    half = torch.zeros(5, 16, device=cuda_device.torch_name, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="at most 4 rows"):
         ops.gemv(half, half)
     with pytest.raises(ValueError, match="K"):
         ops.gemv(half[:1], half[:, :8].contiguous())
-    if device.is_cuda:
-        with pytest.raises(RuntimeError, match="no kernel for this shape"):
-            ops.gemv(half[:1, :12], half[:, :12].contiguous())
-        with pytest.raises(RuntimeError, match="no kernel for this combination of dtypes"):
-            ops.gemv(half[:1].float(), half.float())
+    with pytest.raises(RuntimeError, match="no kernel for this shape"):
+        ops.gemv(half[:1, :12], half[:, :12].contiguous())
+    with pytest.raises(RuntimeError, match="no kernel for this combination of dtypes"):
+        ops.gemv(half[:1].float(), half.float())
 
 
-def test_products_of_few_rows_are_its_work_where_there_is_a_device(device: KernelDevice) -> None:
-    """Whatever rows there are, the library's products and its own agree."""
-    weight = torch.randn(64, 32, device=device.torch_name).bfloat16()
-    x = torch.randn(7, 32, device=device.torch_name).bfloat16()
-    device.synchronize()
+def test_few_rows_are_its_work_and_more_are_the_librarys(
+    cuda_device: KernelDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And products with weights that are large, or no whole vectors wide."""
+    counted: list[int] = []
+    monkeypatch.setattr(products, "gemv", lambda x, *rest, **how: counted.append(len(x)) or gemv(x, *rest, **how))
+    gemv = ops.gemv
+    weight = torch.randn(64, 32, device=cuda_device.torch_name).bfloat16()
+    x = torch.randn(7, 32, device=cuda_device.torch_name).bfloat16()
+    cuda_device.synchronize()
     every = torch.nn.functional.linear(x, weight)
     for rows in (1, 4, 5, 7):
         torch.testing.assert_close(ops.dense_linear(x[:rows], weight, None), every[:rows], rtol=1.6e-2, atol=1.6e-2)
+    monkeypatch.setattr(products, "MAX_GEMV_WEIGHT", 64 * 32 - 1)
+    ops.dense_linear(x[:1], weight, None)
+    ops.dense_linear(x[:1, :12], weight[:, :12].contiguous(), None)
+    assert counted == [1, 4]

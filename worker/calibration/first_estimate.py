@@ -31,8 +31,9 @@ def first_estimate(loaded: LoadedRunner, config: EngineConfig) -> LatencyCoeffic
 
 
 def _of_recorded(loaded: LoadedRunner, config: EngineConfig) -> LatencyCoefficients:
-    """Where decodes are recorded: a step with a prompt is not, and takes what the host needs to launch it, however
-    short the prompt. Believed to be the prompt's share instead, that would cut all prompts into pieces."""
+    """Where steps are recorded. One that is too large for that, or with --max-cudagraph-capture-size below 16 any with
+    a prompt, takes what the host needs to launch it, however short the prompt: the floor. Believed to be the prompt's
+    share instead, that would cut all prompts into pieces."""
     limits = shape_limits(loaded, config)
     most = min(LONG_CHUNK, limits.max_num_tokens, limits.max_model_len - 1, (limits.num_blocks - 2) * limits.block_size)
     # A scheduler for the whole pool of a large GPU would take as long to make as the steps.

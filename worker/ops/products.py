@@ -54,7 +54,7 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
 
 def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, is_gated: bool = False) -> Tensor:
     """Likewise, weight [N, K] as it is (gated: [2 N, K], gate above up): the library's product, or gemv()."""
-    if x.is_cuda and len(x) <= MAX_GEMV_ROWS and _is_gemvs(x, weight):
+    if native.stream(x) != native.CPU and len(x) <= MAX_GEMV_ROWS and _is_gemvs(x, weight):
         return gemv(x, weight, bias, is_gated=is_gated)
     product = F.linear(x, weight, bias)
     return silu_mul(product) if is_gated else product
@@ -66,8 +66,7 @@ def gemv(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, is_gated: boo
     Rows may be strided, by a multiple of 8 elements as K is. A row's result does not depend on the others. The weight
     is read before the stream's earlier work has ended.
     """
-    tokens, in_features, stride = match("x[T,K|s,1]", x)
-    num_weights, _ = match("weight[N,K|K,1] x[T,K|s,1]", weight, x)[:2]
+    tokens, in_features, stride, num_weights = match("x[T,K|s,1] weight[N,K|K,1]", x, weight)
     if tokens > MAX_GEMV_ROWS:
         raise ValueError(f"gemv takes at most {MAX_GEMV_ROWS} rows, not {tokens}")
     if not native.has_kernel(x) or native.stream(x) == native.CPU:

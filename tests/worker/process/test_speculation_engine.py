@@ -116,7 +116,7 @@ def test_a_text_that_repeats_itself_comes_in_fewer_steps(profile: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_kind_of_sampling_gives_what_it_gives_without_guesses(dtype: str, profile: str) -> None:
-    requests = sampled_requests(40, seed=1)
+    requests = sampled_requests(64, seed=1)  # so many that a busy machine, which guesses less, guesses enough
     plain = make_engine(DEMO_MODEL, dtype=dtype, enable_prefix_caching=False)
     expected = {r.request_id: outcome(run(plain, [r])[r.request_id]) for r in requests}
     engine = guessing(
@@ -144,9 +144,8 @@ def test_every_kind_of_sampling_gives_what_it_gives_without_guesses(dtype: str, 
     for one in requests:
         assert outcome(deltas[one.request_id]) == expected[one.request_id], one
     stats = engine.stats()
-    # How many depends on how long steps take beside what else runs.
-    assert stats.num_right_guesses > 50
-    assert stats.num_guessed_tokens - stats.num_right_guesses > 50
+    assert stats.num_right_guesses > 100
+    assert stats.num_guessed_tokens - stats.num_right_guesses > 100
     assert stats.num_preemptions > 0
 
 
