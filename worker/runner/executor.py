@@ -5,9 +5,9 @@ The model runner is the one that serves; tests have scripted ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -15,8 +15,7 @@ from schedcore._core import BatchPlan
 from schedcore.api.types import EngineRequest, TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True):
     """What one plan produced. Entries follow BatchPlan.sample_seqs."""
 
     sampled_token_ids: npt.NDArray[np.int32]  # [num_samples]; NO_TOKEN where the model gave numbers that are not finite

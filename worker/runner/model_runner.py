@@ -41,19 +41,23 @@ class ModelRunner:
         self._sampler = Sampler(max_num_seqs, model.config.vocab_size, seed, grammars, pool.data.device)
         self._prompt_logprobs = PromptLogprobs()
         self._pools = Pools()
+        self._parts = self._sampler, self._prompt_logprobs, self._pools
+        self._all_are_plain = True  # open requests: the likeliest token is all that anybody wants
 
     def add_request(self, request: EngineRequest) -> None:
-        self._sampler.add(request)
-        self._prompt_logprobs.add(request)
-        self._pools.add(request)
+        for part in self._parts:
+            part.add(request)
+        self._all_are_plain = not any(part.has_requests for part in self._parts)
 
     def remove_request(self, request_id: int) -> None:
-        self._sampler.remove(request_id)
-        self._prompt_logprobs.remove(request_id)
-        self._pools.remove(request_id)
+        for part in self._parts:
+            part.remove(request_id)
+        self._all_are_plain = not any(part.has_requests for part in self._parts)
 
     def execute(self, plan: BatchPlan) -> StepResult:
         begin_changes(plan, self._pool)
+        if self._all_are_plain:
+            return StepResult(self._forward.greedy_tokens(plan))
         forced = self._sampler.forced_rows(plan)
         if forced is None:
             return self._result(plan, *self._sample(plan))

@@ -66,6 +66,11 @@ class Pools:
     def remove(self, request_id: int) -> None:
         self._pending.pop(request_id, None)
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether any of those that were added is of interest here."""
+        return bool(self._pending)
+
     def spans(self, plan: BatchPlan) -> list[Span]:
         """What this plan computes of what is wanted, in the order of the batch."""
         if not self._pending:

@@ -52,6 +52,11 @@ class PromptLogprobs:
     def remove(self, request_id: int) -> None:
         self._pending.pop(request_id, None)
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether any of those that were added is of interest here."""
+        return bool(self._pending)
+
     def chunks(self, plan: BatchPlan) -> list[Chunk]:
         """The parts of this plan whose logits are wanted, in the order of the batch."""
         if not self._pending:

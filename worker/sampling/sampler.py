@@ -88,6 +88,11 @@ class Sampler:
         self._states.pop(request_id, None)
         self._table.forget(request_id)
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether any of those that were added is of interest here."""
+        return bool(self._states)
+
     def forced_rows(self, plan: BatchPlan) -> ForcedRows | None:
         """To be asked before anything else of a plan. None where all of its tokens are to be chosen."""
         spans = [] if self._grammars is None else self._grammars.follow_forced(plan)
