@@ -54,7 +54,7 @@ TEST(offline_queue, hears_of_what_is_computed_while_requests_wait) {
   world.waits("other", offline_of(1000, 100));
   const Slot twin = world.waits("twin", offline_of(2000, 100));
   const Slot first = world.runs("first", 1, offline_of(2000, 100));
-  world.offline->note_cached(first, 6);
+  world.offline->note_cached(first, 0, 6);
   CHECK_EQ(candidates(world, 100, 1), (Names{"twin"}));
   CHECK_EQ(world.offline->num_cached_tokens(twin), 6 * kBlock);
 }

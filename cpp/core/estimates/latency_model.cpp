@@ -17,11 +17,12 @@ void LatencyBatch::remove_decode(int32_t context) {
   contexts_.remove(context);
   features_.num_decodes -= 1;
   features_.decode_context -= context;
-  features_.max_context = contexts_.max();
+  features_.max_context = std::max(contexts_.max(), max_fixed_);
 }
 
 void LatencyBatch::clear() {
   contexts_.clear();
+  max_fixed_ = 0;
   features_ = {};
 }
 

@@ -69,6 +69,11 @@ class LatencyBatch {
   void add_chunk(int64_t context, int64_t tokens) { change_chunk(context, tokens, 1.0); }
   // REQUIRES: 0 <= context <= max_context.
   void add_decode(int32_t context);
+  // The same for one that is never taken back, which costs less.
+  void add_fixed_decode(int32_t context) {
+    max_fixed_ = std::max(max_fixed_, context);
+    features_.add_decode(context);
+  }
   // REQUIRES: tokens >= 0.
   void add_hidden(int64_t tokens) { features_.hidden_tokens += static_cast<double>(tokens); }
 
@@ -84,7 +89,8 @@ class LatencyBatch {
   void change_chunk(int64_t context, int64_t tokens, double sign);
 
   BatchFeatures features_;
-  MaxTracker contexts_;
+  MaxTracker contexts_;    // of decodes that may be taken back
+  int32_t max_fixed_ = 0;  // of the others
 };
 
 enum class LatencyForm : int32_t { kCorrected = 0, kEcho = 1 };

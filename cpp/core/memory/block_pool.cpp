@@ -20,6 +20,7 @@ BlockId BlockPool::allocate(CacheKind kind) {
     const BlockId block = whole_.back();
     whole_.pop_back();
     is_free_[block] = 0;
+    __builtin_prefetch(&units_[static_cast<size_t>(block) * units_per_block_]);  // for the step's table changes
     return block;
   }
   while (!whole_.empty() && (free_.empty() || pool_.num_free() < units_of(kind))) break_one();

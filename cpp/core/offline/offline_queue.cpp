@@ -47,10 +47,10 @@ std::span<const uint32_t> OfflineQueue::pending_counts(Slot slot, int32_t begin,
   return std::span<const uint32_t>(counts_).subspan(begin);
 }
 
-void OfflineQueue::note_cached(Slot slot, int32_t num_blocks) {
+void OfflineQueue::note_cached(Slot slot, int32_t begin, int32_t end) {
   const auto& path = paths_[slot];
-  if (pool_.size() == 0 || path.empty()) return;
-  pool_.note_cached(path, std::min(num_blocks, static_cast<int32_t>(path.size())));
+  if (pool_.size() == 0 || begin >= std::ssize(path)) return;
+  pool_.note_cached(path, std::min(end, static_cast<int32_t>(path.size())));
 }
 
 int32_t OfflineQueue::num_cached_blocks(uint64_t slot, std::span<const uint64_t> path) const {

@@ -32,8 +32,8 @@ class OfflineQueue final : private CachedPrefixQuery {
   // Pending offline prompts that begin with the request's prompt up to the end of each block in [begin, end); empty if
   // there are none. Valid until the next call.
   std::span<const uint32_t> pending_counts(Slot slot, int32_t begin, int32_t end);
-  // The first `num_blocks` of the request's prompt are cached now.
-  void note_cached(Slot slot, int32_t num_blocks);
+  // The request's blocks [begin, end) are cached now, as those before them.
+  void note_cached(Slot slot, int32_t begin, int32_t end);
 
   // Appends up to `max_slots` waiting requests: of each length bucket the ones that the cache favours, starting with
   // the bucket of the deepest match, then the one nearest to `num_tokens`.

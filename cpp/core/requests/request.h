@@ -129,6 +129,8 @@ struct RequestTable {
   int32_t num_output_tokens(Slot slot) const { return num_tokens[slot] - num_prompt_tokens[slot]; }
   int32_t num_uncomputed_tokens(Slot slot) const { return num_tokens[slot] - num_computed_tokens[slot]; }
 
+  // Of many requests a step writes to one line each, which nothing has touched since the step before.
+  void prefetch_append(Slot slot) const { __builtin_prefetch(tokens[slot].get() + num_tokens[slot], 1); }
   void append_token(Slot slot, int32_t token) {
     tokens[slot][num_tokens[slot]++] = token;
     last_token[slot] = token;

@@ -11,6 +11,11 @@
 #include "stages/class_order.h"
 
 namespace hocket {
+namespace {
+
+constexpr size_t kPrefetched = 8;  // requests of a step: whose memory is asked for before it is written
+
+}  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
     : state_(config, estimates),
@@ -210,6 +215,7 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
   size_t next_sample = 0;
   for (size_t s = 0; s < slots.size();) {
     const Slot slot = slots[s];
+    if (s + kPrefetched < slots.size()) state_.requests.prefetch_append(slots[s + kPrefetched]);
     const bool is_sampled =
         next_sample < sampled.size() && state_.plan.sample_seqs[next_sample] == static_cast<int32_t>(s);
     const bool is_draft = announcements_.is_draft(slot);
@@ -315,7 +321,7 @@ void Scheduler::commit_tokens(Slot slot, bool is_sound) {
   if (state_.offline) {
     const auto pending = state_.offline->pending_counts(slot, num_indexed, num_blocks);
     state_.memory.index(row, requests.computed_tokens(slot), pending);
-    state_.offline->note_cached(slot, num_blocks);
+    state_.offline->note_cached(slot, num_indexed, num_blocks);
   } else {
     state_.memory.index(row, requests.computed_tokens(slot));
   }

@@ -23,7 +23,7 @@ void StepBuilder::grant(Slot slot, int32_t num_tokens, bool is_admission, CacheF
 
 void StepBuilder::decode(Slot slot) {
   if (tokens_left_ == 0) return;
-  batch_.add_decode(snapshot_->requests.num_tokens[slot]);
+  batch_.add_fixed_decode(snapshot_->requests.num_tokens[slot]);
   if (has_forms_) add(form_cost(slot));
   grant(slot, 1, false, {});
 }
