@@ -164,6 +164,7 @@ class _Server:
             config.reasoning_parser,
             config.pooler_config,
             self._engine_config.adapters(),
+            json_has_space=config.json_has_space,
         )
         if config.fleet_listen is not None:
             fleet = self._make_fleet(config.fleet_listen, supervisor)

@@ -65,6 +65,7 @@ class CompletionAnswer(Answer[CompletionRequest]):
     @classmethod
     async def _prompt_spec(cls, model: ServedModel, request: CompletionRequest, asker: Asker) -> PromptSpec:
         max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        grammar = asked_grammar(request)
         echoes_only = bool(request.echo) and max_tokens == 0  # the engine has to compute one token to see the prompt
         return PromptSpec(
             prompt_param=cls.prompt_param,
@@ -73,7 +74,7 @@ class CompletionAnswer(Answer[CompletionRequest]):
             num_logprobs=request.num_logprobs,
             num_prompt_logprobs=_num_prompt_logprobs(request),
             discards_output=echoes_only,
-            grammar=asked_grammar(request),
+            grammar=grammar if grammar is None or model.json_has_space else grammar.without_space(),
         )
 
     def _prompt_logprobs(self, choice: Choice) -> list[msgspec.Raw | None] | UnsetType | None:

@@ -7,6 +7,7 @@ the reason), and those that are another flag here. Flags that mean the same in b
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -103,6 +104,9 @@ def add_vllm_flags(parser: argparse.ArgumentParser) -> None:
         if f"--{name}" not in parser._option_string_actions:
             parser.add_argument(f"--{name}", *only.short, action=_Check, only=only, **hidden)
     parser.add_argument("--disable-uvicorn-access-log", action="store_false", help=argparse.SUPPRESS, dest="access_log")
+    space: dict[str, Any] = {"help": argparse.SUPPRESS, "dest": "json_whitespace"}
+    parser.add_argument("--guided-decoding-disable-any-whitespace", action="store_false", **space)
+    parser.add_argument("--structured-outputs-config", type=_has_space, metavar="JSON", **space)
     parser.add_argument(
         "--kv-offloading-size", type=_gibibytes, metavar="GIB", help=argparse.SUPPRESS, dest="host_cache_bytes"
     )
@@ -121,6 +125,18 @@ def _name(flag: str) -> str:
 
 def _gibibytes(text: str) -> int:
     return int(float(text) * 2**30)
+
+
+def _has_space(text: str) -> bool:
+    """What a configuration of structured outputs says of whitespace: all that may be said here."""
+    try:
+        config = json.loads(text)
+    except ValueError:
+        config = None
+    known = {"disable_any_whitespace", "backend"}
+    if not isinstance(config, dict) or config.keys() - known:
+        raise argparse.ArgumentTypeError('only {"disable_any_whitespace": true} may be said here')
+    return not config.get("disable_any_whitespace", False)
 
 
 class _Note(argparse.Action):

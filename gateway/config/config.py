@@ -162,6 +162,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = "auto"
 
+    json_has_space: Annotated[
+        bool,
+        _model(
+            "answers by a JSON schema may have whitespace between tokens (default: {default})", name="json-whitespace"
+        ),
+    ] = True
     pooler_config: Annotated[
         str | None,
         _model(

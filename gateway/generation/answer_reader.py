@@ -39,16 +39,18 @@ class Reading:
 
     thinking: Thinking | None = None
     tools: ToolUse | None = None
+    json_has_space: bool = True
 
     @classmethod
     def of(cls, model: ServedModel, chat: ChatRequest, prompt: list[int]) -> Reading:
         """Raises InvalidRequestError."""
         tools = ToolUse.of(chat, model.tool_format, model.tool_marker_ids) if chat.calls_tools else None
         if model.reasoning_format is None:
-            return cls(None, tools)
+            return cls(None, tools, model.json_has_space)
         end, markers = model.tokenizer.decode(prompt[-TAIL_TOKENS:], False), model.thinking_marker_ids
         shows_special = any(marker in model.tokenizer.special_ids for marker in markers.values())
-        return cls(Thinking.of(chat, model.reasoning_format, end, markers, shows_special), tools)
+        thinking = Thinking.of(chat, model.reasoning_format, end, markers, shows_special)
+        return cls(thinking, tools, model.json_has_space)
 
     @property
     def shows_special_tokens(self) -> bool:
@@ -72,6 +74,7 @@ class Reading:
     def grammar(self, chat: ChatRequest, format_param: str = "response_format") -> AskedGrammar | None:
         """Of the whole text. Raises InvalidRequestError."""
         asked = asked_grammar(chat, format_param)
+        asked = asked if asked is None or self.json_has_space else asked.without_space()
         asked = asked if self.tools is None else self.tools.grammar(asked)
         return asked if self.thinking is None else self.thinking.grammar(asked)
 

@@ -28,6 +28,7 @@ class ServedModel:
     pooler: Pooler = field(default_factory=Pooler)
     adapters: Mapping[str, str] = field(default_factory=dict)  # of `names`, those that are one; their folders
     reasoning_format: ReasoningFormat | None = None  # how it marks its thinking; None: it does not, or nobody asks
+    json_has_space: bool = True  # answers by a schema may have whitespace between JSON's tokens
 
     @classmethod
     def load(
@@ -38,6 +39,8 @@ class ServedModel:
         reasoning_parser: str = "auto",
         pooler_config: str | None = None,
         adapters: Mapping[str, str] | None = None,
+        *,
+        json_has_space: bool = True,
     ) -> ServedModel:
         """The parsers: a name in their FORMATS, or auto, or for thinking none. Raises CheckpointError."""
         try:
@@ -59,6 +62,7 @@ class ServedModel:
             pooler,
             adapters or {},
             named(reasoning_parser, source or ""),
+            json_has_space,
         )
 
     @property

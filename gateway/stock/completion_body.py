@@ -59,4 +59,5 @@ def completion_body(request: EngineRequest, model: str, has_priority: bool) -> b
 def _structured_outputs(grammar: Grammar) -> dict[str, Any]:
     name = _GRAMMARS[grammar.kind]
     is_json = grammar.kind in (GrammarKind.JSON_SCHEMA, GrammarKind.CHOICE)
-    return {name: json.loads(grammar.text) if is_json else grammar.text}
+    space: dict[str, Any] = {} if grammar.has_space else {"disable_any_whitespace": True}
+    return {name: json.loads(grammar.text) if is_json else grammar.text, **space}

@@ -25,10 +25,10 @@ def calls_grammar(
 
 
 def answer_or_calls(
-    schema: str, tool_format: ToolFormat, functions: Sequence[Function], is_parallel: bool, marker_ids: MarkerIds
+    schema: Grammar, tool_format: ToolFormat, functions: Sequence[Function], is_parallel: bool, marker_ids: MarkerIds
 ) -> Grammar:
     """JSON of the schema, or calls. Raises InvalidRequestError."""
-    answer = f"answer: {json_of(_read(schema))}"
+    answer = f"answer: {json_of(_read(schema.text), has_space=schema.has_space)}"
     calls = _calls(tool_format, _loosened(functions), is_parallel, marker_ids)
     return _grammar(["start: answer | calls", answer, *calls])
 

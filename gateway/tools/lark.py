@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from schedcore.grammar.json_schema import followable_tree
-from schedcore.grammar.source import WHITESPACE
+from schedcore.grammar.source import json_options
 
 MarkerIds = Mapping[str, int]  # marks that are single tokens, which stand outside of text
 
@@ -26,11 +26,8 @@ def spelled(text: str, marker_ids: MarkerIds) -> str:
     return " ".join(f"<[{marker_ids[part]}]>" if part in marker_ids else literal(part) for part in parts)
 
 
-def json_of(schema: dict[str, Any] | bool) -> str:
+def json_of(schema: dict[str, Any] | bool, *, has_space: bool = True) -> str:
     """A value of that schema."""
-    return f"%json {json.dumps(with_options(schema))}"
-
-
-def with_options(schema: dict[str, Any] | bool) -> dict[str, Any] | bool:
-    options = {"whitespace_pattern": WHITESPACE, "lenient": False}
-    return schema if isinstance(schema, bool) else {**followable_tree(schema), "x-guidance": options}
+    if isinstance(schema, dict):
+        schema = {**followable_tree(schema), "x-guidance": json_options(has_space=has_space)}
+    return f"%json {json.dumps(schema)}"

@@ -69,7 +69,5 @@ class ToolUse:
             raise InvalidRequestError(
                 f"'{asked.param}' leaves no room for calls: send no 'tools', or 'tool_choice' none.", param=asked.param
             )
-        grammar = answer_or_calls(
-            asked.grammar.text, self.tool_format, self.functions, self.is_parallel, self.marker_ids
-        )
+        grammar = answer_or_calls(asked.grammar, self.tool_format, self.functions, self.is_parallel, self.marker_ids)
         return AskedGrammar(grammar, asked.param)

@@ -87,6 +87,7 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     kind: GrammarKind
     text: str
     before: str = ""  # what comes first: rules in Lark, `first` among them; empty: nothing
+    has_space: bool = True  # of a JSON schema: whether there may be whitespace between JSON's tokens
 
 
 class PoolingKind(enum.StrEnum):

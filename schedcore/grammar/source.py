@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 MAX_CHARACTERS = 131_072  # of a grammar: reading one takes about a second per 100,000 at worst
 MAX_SCHEMA_CHARACTERS = 4 * MAX_CHARACTERS  # of a JSON schema with its annotations
 WHITESPACE = r" |\r?\n( {0,16}|\t{0,8})"  # between JSON's tokens: a space or an indented line, no room to babble on
-_JSON_OPTIONS: Any = {"whitespace_pattern": WHITESPACE, "lenient": False}
+
+
+def json_options(*, has_space: bool) -> dict[str, Any]:
+    """llguidance's, for a JSON schema. Without space every place between two tokens has one way to go on."""
+    space: dict[str, Any] = {"whitespace_pattern": WHITESPACE} if has_space else {"whitespace_flexible": False}
+    return {**space, "lenient": False}
 
 
 def llguidance_source(grammar: Grammar) -> str:
@@ -32,7 +37,7 @@ def llguidance_source(grammar: Grammar) -> str:
                 raise ValueError(
                     f"without annotations it has {len(schema)} characters; at most {MAX_CHARACTERS} are taken"
                 )
-            source = LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS)
+            source = LLMatcher.grammar_from_json_schema(schema, overrides=json_options(has_space=grammar.has_space))
         case GrammarKind.REGEX:
             source = LLMatcher.grammar_from_regex(grammar.text)
         case GrammarKind.CHOICE:

@@ -52,6 +52,14 @@ def test_answers_validate(client: openai.OpenAI, server: Server, name: str, temp
         jsonschema.validate(json.loads(choice.message.content), SCHEMAS[name])
 
 
+def test_without_whitespace(client: openai.OpenAI, server: Server) -> None:
+    asked = {"json": SCHEMAS["object: person"], "disable_any_whitespace": True}
+    answer = ask(client, server, extra_body={"structured_outputs": asked})
+    text = answer.choices[0].message.content
+    jsonschema.validate(json.loads(text), asked["json"])
+    assert re.match(r'\{"\w+":', text)
+
+
 def test_parse_gives_objects(client: openai.OpenAI, server: Server) -> None:
     answer = client.chat.completions.parse(
         model=server.model, messages=HELLO, response_format=Person, max_tokens=200, seed=1

@@ -55,6 +55,7 @@ def make_services(engine: FakeEngine, checkpoint: Checkpoint, **config: Any) -> 
             tokenizer_config=checkpoint.tokenizer_config,
             pooler=Pooler.read(checkpoint.directory, settings.pooler_config),
             reasoning_format=named(settings.reasoning_parser, template or ""),
+            json_has_space=settings.json_has_space,
         ),
         offline=_open_store(settings),
     )

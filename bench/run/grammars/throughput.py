@@ -1,6 +1,7 @@
 """Tokens per second with a JSON schema beside those without, on one server, in turns, with the same output lengths.
 
     python -m bench.run.grammars.throughput [--models demo random-15m] [--concurrency 8 32] [--rounds 7] [--tokens 200]
+        [--server-options "--no-json-whitespace --speculation auto"]
 
 The schema's answers are never over within --tokens tokens. Without it, --plain makes them as long: `min_tokens` (the
 default) with text, which takes the sampler a little; `ignore_eos` costs nothing, but a trained model then says special
@@ -116,6 +117,7 @@ def main() -> None:
     parser.add_argument("--plain", choices=PLAIN, default="min_tokens", help="how answers without a schema get as long")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=200, help="of each answer")
+    parser.add_argument("--server-options", default="", help="of hocket serve, in one word")
     args = parser.parse_args()
     end_with_signals()
     rows = []
@@ -123,7 +125,7 @@ def main() -> None:
         shape = name.removeprefix("random-")
         folder = ensure_checkpoint(shape, args.models_folder) if shape in SHAPES else resolve_model(name)
         with tempfile.TemporaryDirectory() as scratch:
-            command = f"{COMMAND} --data-dir {scratch}/data"
+            command = f"{COMMAND} --data-dir {scratch}/data {args.server_options}"
             with ServerProcess(name, command, str(folder), Path(scratch) / "server.log") as server:
                 for concurrency, temperature in itertools.product(args.concurrency, args.temperatures):
                     cells = measure(server, concurrency, temperature, args)

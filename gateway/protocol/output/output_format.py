@@ -30,13 +30,14 @@ class ResponseFormat(msgspec.Struct, frozen=True):
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's; one of the first five is given."""
+    """vLLM's; one of the first five is given, which disable_any_whitespace concerns if it is JSON."""
 
     json: Schema | None = None
     regex: str | None = None
     choice: Choices | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
     disable_fallback: bool | None = None  # there is one engine of grammars
 
 
@@ -44,6 +45,12 @@ class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class AskedGrammar:
     grammar: Grammar
     param: str  # that asked for it
+
+    def without_space(self) -> AskedGrammar:
+        """If it is a JSON schema, without whitespace between JSON's tokens."""
+        if self.grammar.kind is not GrammarKind.JSON_SCHEMA:
+            return self
+        return AskedGrammar(msgspec.structs.replace(self.grammar, has_space=False), self.param)
 
 
 def from_response_format(asked: ResponseFormat | None, param: str) -> list[AskedGrammar]:
@@ -81,7 +88,8 @@ def grammars_of(asked: StructuredOutputs, prefix: str) -> list[AskedGrammar]:
         "grammar": None if asked.grammar is None else rules_grammar(asked.grammar),
         "json_object": ANY_OBJECT if asked.json_object else None,
     }
-    return [AskedGrammar(grammar, f"{prefix}{name}") for name, grammar in found.items() if grammar]
+    named = [AskedGrammar(grammar, f"{prefix}{name}") for name, grammar in found.items() if grammar]
+    return [each.without_space() for each in named] if asked.disable_any_whitespace else named
 
 
 def json_grammar(schema: Schema | bool) -> Grammar:

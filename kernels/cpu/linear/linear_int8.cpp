@@ -36,6 +36,8 @@ class Int8Product {
   }
 
  private:
+  static constexpr int64_t kScalesBytes = kPanel * static_cast<int64_t>(sizeof(typename Weights::Scale));
+
   void run_groups(int64_t panel) const {
     const int64_t groups = ceil_div(num_rows_, int64_t{Dot::kMaxRows});
     for (int64_t g = 0; g < groups; ++g) {
@@ -54,6 +56,7 @@ class Int8Product {
   template <int kRows, int kPanels>
   void tile(int64_t row, int64_t panel) const {
     const int8_t* weights = static_cast<const int8_t*>(weight_.panels) + panel * panel_bytes_;
+    const int8_t* end = weights + panel_bytes_;
     Vec sums[kRows][kPanels][2];  // all loops over it and over dots are unrolled: both are registers
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -70,10 +73,13 @@ class Int8Product {
         for (int p = 0; p < kPanels; ++p) dots[r][p][0] = dots[r][p][1] = begin;
       }
       const int64_t steps = ceil_div(n, 4 * Weights::kQuads);
-      add_block(x_.values(row) + k, weights, steps, dots);
+      // Past the end of these panels come the next ones.
+      const int64_t ahead = kAheadBytes + (end - weights > kAheadBytes ? 0 : (kPanels - 1) * panel_bytes_);
+      add_block(x_.values(row) + k, weights, ahead, steps, dots);
       weights += steps * kVectorsBytes;
+      prefetch<kScalesBytes, kPanels>(weights + ahead);
       add_scaled(row, k / kInt8Block, weights, dots, sums);
-      weights += kPanel * static_cast<int64_t>(sizeof(typename Weights::Scale));
+      weights += kScalesBytes;
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -84,16 +90,15 @@ class Int8Product {
 
   // Inlined, so that dots stay in registers.
   template <int kRows, int kPanels>
-  [[gnu::always_inline]] void add_block(const int8_t* x, const int8_t* weights, int64_t steps,
+  [[gnu::always_inline]] void add_block(const int8_t* x, const int8_t* weights, int64_t ahead, int64_t steps,
                                         IntVec (&dots)[kRows][kPanels][2]) const {
     constexpr int kQuads = Weights::kQuads;
     const int64_t stride = x_.values(1) - x_.values(0);
     for (int64_t step = 0; step < steps; ++step, x += 4 * kQuads, weights += kVectorsBytes) {
       UintVec w[kPanels][2][kQuads];
+      prefetch<kVectorsBytes, kPanels>(weights + ahead);
       for (int p = 0; p < kPanels; ++p) {
         const int8_t* packed = weights + p * panel_bytes_;
-        __builtin_prefetch(packed + kAheadBytes);
-        if constexpr (kVectorsBytes > 64) __builtin_prefetch(packed + kAheadBytes + 64);
         for (int j = 0; j < 2; ++j) Weights::unpack(load_quads(packed + j * 4 * kWidth), w[p][j]);
       }
 #pragma GCC unroll 8
@@ -108,6 +113,14 @@ class Int8Product {
           }
         }
       }
+    }
+  }
+
+  // kBytes from `place` on, and the same of the panels behind.
+  template <int64_t kBytes, int kPanels>
+  [[gnu::always_inline]] void prefetch(const int8_t* place) const {
+    for (int p = 0; p < kPanels; ++p) {
+      for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(place + p * panel_bytes_ + line);
     }
   }
 

@@ -64,6 +64,27 @@ def test_what_would_change_the_answer_is_refused_with_the_reason(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "has_space"),
+    [
+        ("", True),
+        ("--no-json-whitespace", False),
+        ("--guided-decoding-disable-any-whitespace", False),
+        ('--structured-outputs-config {"disable_any_whitespace":true,"backend":"guidance"}', False),
+        ('--structured-outputs-config {"backend":"auto"}', True),
+    ],
+)
+def test_whitespace_in_json(line: str, has_space: bool) -> None:
+    assert gateway_config(read(line), "m", ()).json_has_space is has_space
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"enable_in_reasoning":true}'])
+def test_what_else_a_config_of_structured_outputs_says(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read(f"--structured-outputs-config {text}")
+    assert "disable_any_whitespace" in capsys.readouterr().err
+
+
 def test_a_context_length_may_be_left_to_the_server() -> None:
     for text in ("auto", "-1"):
         assert engine_config(read(f"--max-model-len={text}"), Path("/m"), "m").max_model_len is None

@@ -20,7 +20,7 @@ from gateway.protocol.output.tools import Function
 from gateway.tools.call_reader import CallReader, Pieces
 from gateway.tools.calls_grammar import answer_or_calls, calls_grammar, strict_grammar
 from gateway.tools.tool_format import DEEPSEEK_V31, FORMATS, HERMES, JSON, MISTRAL, QWEN3_CODER, ToolFormat
-from schedcore.api.types import EngineRequest, Grammar
+from schedcore.api.types import EngineRequest, Grammar, GrammarKind
 from schedcore.grammar.source import find_problem
 from worker.grammars.grammars import Grammars
 from worker.grammars.matcher import Matcher
@@ -182,7 +182,8 @@ def test_strict_calls_follow_their_schemas_and_text_is_free(tmp_path: Path, is_s
 def test_an_answer_of_a_form_or_calls(tmp_path: Path, tool_format: ToolFormat) -> None:
     grammars, draw = grammars_of(tmp_path, tool_format, False), random.Random(1)
     person = SCHEMAS["object: person"]
-    grammar = answer_or_calls(json.dumps(person), tool_format, functions_of(tool_format), True, marker_ids(tmp_path))
+    answer = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(person))
+    grammar = answer_or_calls(answer, tool_format, functions_of(tool_format), True, marker_ids(tmp_path))
     kinds = set()
     for _ in range(12):
         text = said(follow(grammars, grammar), tool_format, draw)

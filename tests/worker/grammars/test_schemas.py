@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ def grammars(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
     return Grammars(write_byte_checkpoint(tmp_path_factory.mktemp("bytes")), VOCAB_SIZE)
 
 
-def matcher(grammars: Grammars, schema: Any, request_id: int = 1) -> Matcher:
-    wanted = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+def matcher(grammars: Grammars, schema: Any, request_id: int = 1, *, has_space: bool = True) -> Matcher:
+    wanted = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema), has_space=has_space)
     grammars.begin(EngineRequest(request_id, [1], 1, stop_token_ids=[END], grammar=wanted))
     while not (compiled := grammars.take_compiled()):
         grammars.wait()
@@ -63,6 +64,15 @@ def test_whatever_is_said_validates(grammars: Grammars, name: str) -> None:
     for _ in range(3):
         text = said(matcher(grammars, schema), draw)
         jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_without_space_only_texts_have_any(grammars: Grammars, name: str) -> None:
+    schema, draw = SCHEMAS[name], random.Random(name)
+    for _ in range(2):
+        text = said(matcher(grammars, schema, has_space=False), draw).decode()
+        jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+        assert not set(re.sub(r'"([^"\\]|\\.)*"', "", text)) & set(" \n\r\t")
 
 
 def test_there_are_a_hundred() -> None:
