@@ -336,12 +336,26 @@ TEST(policy, a_step_of_offline_work_is_as_long_as_the_machines_usual_ones) {
   SchedulerConfig config = world_config("hocket");
   config.max_offline_step_ms = 0;
   const Estimates unknown;
-  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.0, 0.001))), 50);
-  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.060, 0.001))), 68);
-  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.200, 0.001))), 100);
-  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, unknown)), 100);
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.0, 0.001), true)), 50);
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.060, 0.001), true)), 68);
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.200, 0.001), true)), 100);
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, unknown, true)), 100);
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.0, 0.001), false)),
+           100);  // nobody is online
   config.max_offline_step_ms = 30;
-  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.200, 0.001))), 30);
+  CHECK_EQ(std::lround(1000 * offline_step_seconds(config, linear_seconds(0.200, 0.001), true)), 30);
+}
+
+// A step may take 100 ms, 51 of them without the prompt: less than 64 tokens are left, by which chunks usually go.
+TEST(policy, hocket_lets_offline_prompts_in_however_little_time_others_decodes_leave) {
+  for (const int32_t num_prompt : {60, 300}) {
+    PolicyWorld w(world_config("hocket"));
+    w.estimates = linear_seconds(0.050, 0.001);
+    w.max_num_tokens = 500;
+    w.runs("row", 1, {.num_prompt = 40, .request_class = kOfflineClass});
+    w.waits("next", {.num_prompt = num_prompt, .request_class = kOfflineClass, .first_token = 1000});
+    CHECK_EQ(w.grants(), (Names{"row:1", "next+48"}));
+  }
 }
 
 // ---- priority ----

@@ -260,7 +260,9 @@ const Advice& Advisor::decide() {
   budget_ = config_.max_num_batched_tokens;
   spare_units_ = memory_.num_available_units() - memory_.num_promised_units();
   spare_rows_ = memory_.num_free_rows();
-  limit_seconds_ = std::min(offline_step_seconds(config_, estimates_), tightest_slack(snapshot(), running_));
+  const bool is_beside_online = any_online(requests_, running_);
+  limit_seconds_ =
+      std::min(offline_step_seconds(config_, estimates_, is_beside_online), tightest_slack(snapshot(), running_));
 
   composition_.clear();
   policy_->compose(snapshot(), &composition_);

@@ -244,6 +244,12 @@ int32_t PlanSearch::largest_chunk(int32_t i) {
     }
     low = fitting * quantum;
   }
+  // By benefit, whole blocks where not even a quantum fits: else nobody would come in while others decode for longer
+  // than a quantum leaves, however long that goes on.
+  for (int32_t tokens = quantum - options_.block_size; low == 0 && !is_by_rate() && tokens > 0;) {
+    if (tokens < remaining && fits(tokens)) low = tokens;
+    tokens -= options_.block_size;
+  }
   set_tokens(i, before);
   return low;
 }

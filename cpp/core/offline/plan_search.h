@@ -55,9 +55,11 @@ struct PlanBudgets {
 struct PlanSearchOptions {
   int32_t block_size = 16;
   int32_t units_per_block = 2;
-  int32_t chunk_quantum = 16;  // chunks are multiples of it, or end the prompt or the budget of tokens
-  int32_t max_plans = 512;     // evaluations; larger: better plans, some 50 ns each
-  double decode_value = 1.0;   // b(D) / b(P): benefit of a decode in prefill tokens
+  // Chunks are multiples of it, or end the prompt or the budget of tokens; by benefit whole blocks where it is too
+  // much.
+  int32_t chunk_quantum = 16;
+  int32_t max_plans = 512;    // evaluations; larger: better plans, some 50 ns each
+  double decode_value = 1.0;  // b(D) / b(P): benefit of a decode in prefill tokens
   PlanObjective objective = PlanObjective::kRate;
 };
 

@@ -448,7 +448,8 @@ class HocketPolicy final : public Policy {
   void fill_offline(const Snapshot& snapshot, Composition* composition) {
     if (builder_.tokens_left() == 0) return;
     const IdleRoom room = room_beside_online(snapshot, composition->grants, builder_.seconds());
-    const double longest = offline_step_seconds(config_, snapshot.estimates);
+    const bool is_beside_online = !waiting_online(snapshot).empty() || any_online(snapshot.requests, snapshot.running);
+    const double longest = offline_step_seconds(config_, snapshot.estimates, is_beside_online);
     builder_.limit_seconds(std::min({builder_.max_seconds(), longest, room.seconds}));
     builder_.limit_tokens(room.tokens);
     offline_.begin(snapshot, snapshot.reserve_units);

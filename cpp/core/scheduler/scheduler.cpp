@@ -178,7 +178,8 @@ void Scheduler::begin_step(double now) {
 
 // That a deadline, or the bound of offline steps, leaves the step.
 double Scheduler::seconds_limit() const {
-  return std::min(offline_step_seconds(state_.config, state_.estimates),
+  const bool is_beside_online = any_online(state_.requests, state_.running);
+  return std::min(offline_step_seconds(state_.config, state_.estimates, is_beside_online),
                   tightest_slack(state_.snapshot(), state_.running));
 }
 

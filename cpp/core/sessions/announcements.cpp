@@ -403,7 +403,7 @@ int32_t Announcements::draft_chunk(Slot slot, int32_t num_cached) const {
   if (is_blind) num_blocks = std::min(num_blocks, std::max(1, kBlindChunk / config_.block_size));
   const BatchFeatures features = is_alone ? BatchFeatures{} : plan_features(state_.plan);
   const IdleRoom room = is_alone ? IdleRoom{} : draft_room(estimates_.latency.predict(features));
-  const double limit = std::min(offline_step_seconds(config_, estimates_), room.seconds);
+  const double limit = std::min(offline_step_seconds(config_, estimates_, true), room.seconds);
   if (!is_blind) num_blocks = std::min(num_blocks, room.tokens / config_.block_size);
   const auto seconds_with = [&](int32_t num_tokens) {
     BatchFeatures with = features;

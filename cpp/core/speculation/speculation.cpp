@@ -157,7 +157,9 @@ double Speculation::max_seconds() const {
       std::ranges::any_of(running, [&](Slot slot) { return state_.requests.request_class[slot] != kOnlineClass; });
   const double seconds =
       std::min(seconds_before_deadline(snapshot, running), seconds_beside_readers(state_.config, snapshot, running));
-  return any_offline ? std::min(seconds, offline_step_seconds(state_.config, state_.estimates)) : seconds;
+  if (!any_offline) return seconds;
+  const bool is_beside_online = any_online(state_.requests, running);
+  return std::min(seconds, offline_step_seconds(state_.config, state_.estimates, is_beside_online));
 }
 
 void Speculation::learn(Slot slot, int32_t num_sampled) {

@@ -110,11 +110,16 @@ inline double seconds_beside_readers(const SchedulerConfig& config, const Snapsh
 }
 
 // To which offline work may stretch a step: whoever arrives waits for its end. Of no option it is half of what prompts
-// may beside readers, so that it grows with the machine's steps and not beyond what a first token should wait.
-inline double offline_step_seconds(const SchedulerConfig& config, const Estimates& estimates) {
+// may beside readers, so that it grows with the machine's steps and not beyond what a first token should wait; and all
+// of that where nobody is online.
+inline double offline_step_seconds(const SchedulerConfig& config, const Estimates& estimates, bool is_beside_online) {
   constexpr double kLeast = 0.05, kMost = 0.1;
   if (config.max_offline_step_ms > 0) return config.max_offline_step_ms / 1000;
-  return std::clamp(estimates.itl_seconds(config.max_num_seqs) / 2, kLeast, kMost);
+  return is_beside_online ? std::clamp(estimates.itl_seconds(config.max_num_seqs) / 2, kLeast, kMost) : kMost;
+}
+
+inline bool any_online(const RequestTable& requests, std::span<const Slot> slots) {
+  return std::ranges::any_of(slots, [&](Slot slot) { return requests.request_class[slot] == kOnlineClass; });
 }
 
 // What offline work may make of a step that takes `seconds` with these grants of online requests. A target says how
