@@ -113,7 +113,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float | None,
         _engine(
             "to which offline work may stretch a step; whoever arrives waits for its end (default: the time of a usual "
-            "decode step, between 50 and 100, and a quarter of --ttft-target-ms at most)",
+            "decode step, between 50 and 100, or 100 where nobody is online; a quarter of --ttft-target-ms at most)",
             "MS",
         ),
         POSITIVE,
