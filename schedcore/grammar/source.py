@@ -20,7 +20,7 @@ MAX_SCHEMA_CHARACTERS = 4 * MAX_CHARACTERS  # of a JSON schema with its annotati
 WHITESPACE = r" |\r?\n( {0,16}|\t{0,8})"  # between JSON's tokens: a space or an indented line, no room to babble on
 
 
-def json_options(*, has_space: bool) -> dict[str, Any]:
+def json_options(*, has_space: bool) -> Any:
     """llguidance's, for a JSON schema. Without space every place between two tokens has one way to go on."""
     space: dict[str, Any] = {"whitespace_pattern": WHITESPACE} if has_space else {"whitespace_flexible": False}
     return {**space, "lenient": False}
