@@ -194,6 +194,7 @@ def test_every_option_ends_up_in_a_configuration() -> None:
         "access_log",
         "offline",
         "prefix_order",
+        "json_whitespace",
     }
     renamed |= {"typing_webhook_secret", "webhook_url", "webhook_secret_file"}
     for action in parser()._actions:
