@@ -18,12 +18,15 @@ def growth(work: Callable[[T], object], make: Callable[[int], T], size: int) -> 
     """Cost of `work(make(4 * size))` over that of `work(make(size))`, each the best of several.
 
     Where the larger input leaves a cache or the allocator's pools, one such step costs more than four times the one
-    before although the work is linear: so what looks too steep is looked at over two steps, and their mean counts.
+    before although the work is linear: so what looks too steep is looked at over two steps, and their mean counts, or
+    the second step, if that is less: what grows faster than linear grows fastest there.
     """
     ratio = _ratio(work, make(size), make(4 * size))
     if ratio < MAX_RATIO:
         return ratio
-    return min(ratio, _ratio(work, make(size), make(16 * size), MAX_RATIO**2) ** 0.5)
+    largest = make(16 * size)
+    ratio = min(ratio, _ratio(work, make(size), largest, MAX_RATIO**2) ** 0.5)
+    return ratio if ratio < MAX_RATIO else min(ratio, _ratio(work, make(4 * size), largest))
 
 
 def _ratio(work: Callable[[T], object], small: T, large: T, enough: float = MAX_RATIO) -> float:
