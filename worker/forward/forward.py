@@ -1,6 +1,6 @@
 """A plan through the model, in one of two ways that give the same numbers: one native call, or layer by layer.
 
-Here all cache is K and V. What else there is stands in worker/forms/, and recorded steps in decode_graphs.py.
+Here all cache is K and V. What else there is stands in worker/forms/, and recorded steps in step_graphs.py.
 
 Tensors that come out of a step are valid until the next one.
 """

@@ -87,6 +87,7 @@ def test_offline_work_runs_after_all_online_requests() -> None:
     ("grammar", "wanted"),
     [
         (Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}'), {"json": {"type": "object"}}),
+        (Grammar(GrammarKind.JSON_SCHEMA, "{}", has_space=False), {"json": {}, "disable_any_whitespace": True}),
         (Grammar(GrammarKind.CHOICE, '["a","b"]'), {"choice": ["a", "b"]}),
         (Grammar(GrammarKind.REGEX, "a+"), {"regex": "a+"}),
         (Grammar(GrammarKind.EBNF, 'root ::= "a"'), {"grammar": 'root ::= "a"'}),
