@@ -233,7 +233,7 @@ class StreamAttention {
     Vec total{};
     for (int64_t j = group_begin; j < group_end; j += kWidth) {
       const Vec weight = Products::round_weight(exp(load(scores + j) - top));
-      store(weights + j, weight);
+      Products::store_weight(weights + j, weight);
       total += weight;
     }
     state.total[r] += sum(total);

@@ -185,7 +185,7 @@ class TileAttention {
                                 ws.scores + first * kTileRows, kTileRows, end - first, lanes, elements());
     if constexpr (kHasScales) scale_scores(table_row, head, block, first, end, lanes, ws);
     if (needs_mask(from, to, rows, ws)) mask(block, first, end, lanes, ws);
-    float value_scales[kKeyBlock];
+    float value_scales[kKeyBlock] = {};
     if constexpr (kHasScales) layer_.head_scales(table_row, kValues, head, from, to - from, value_scales + first);
     for (int64_t r = 0; r < lanes; r += kWidth) softmax(r, first, end, value_scales, ws);
     rescale(rows, ws);
@@ -221,23 +221,29 @@ class TileAttention {
     }
   }
 
-  // scores -> exp(scores - top) as elements, for the kWidth rows from r on. value_scales: for kHasScales.
+  // scores -> exp(scores - top) as elements, for the kWidth rows from r on. value_scales: for kHasScales. Keys beside
+  // [first, end) in their vectors of the stream weigh zero: the totals of all of its lanes stay in registers.
   static void softmax(int64_t r, int64_t first, int64_t end, const float* value_scales, const Workspace& ws) {
     const AttentionState& state = ws.state.now;
+    float* scores = ws.scores + r;
     const Vec old_top = load(state.top + r);
     Vec top = old_top;
-    for (int64_t j = first; j < end; ++j) top = max(top, load(ws.scores + j * kTileRows + r));
+    for (int64_t j = first; j < end; ++j) top = max(top, load(scores + j * kTileRows));
+    const int64_t begin = first / kWidth * kWidth, behind = round_up(end, kWidth);
+    for (int64_t j = begin; j < first; ++j) store(scores + j * kTileRows, splat(-kInfinity));
+    for (int64_t j = end; j < behind; ++j) store(scores + j * kTileRows, splat(-kInfinity));
     Vec totals[kWidth] = {};  // those of a vector of the stream: by j modulo kWidth
-    for (int64_t j = first / kPerElement * kPerElement; j < end; j += kPerElement) {
-      Vec weights[kPerElement];
-      for (int i = 0; i < kPerElement; ++i) {
-        const bool is_seen = j + i >= first && j + i < end;
-        const Vec score = is_seen ? load(ws.scores + (j + i) * kTileRows + r) : splat(-kInfinity);
-        weights[i] = Products::round_weight(exp(score - top));
-        totals[(j + i) % kWidth] += weights[i];
-        if constexpr (kHasScales) weights[i] *= value_scales[j];
+    for (int64_t j = begin; j < behind; j += kWidth) {
+#pragma GCC unroll 16
+      for (int l = 0; l < kWidth; l += kPerElement) {
+        Vec weights[kPerElement];
+        for (int i = 0; i < kPerElement; ++i) {
+          weights[i] = Products::round_weight(exp(load(scores + (j + l + i) * kTileRows) - top));
+          totals[l + i] += weights[i];
+          if constexpr (kHasScales) weights[i] *= value_scales[j + l];
+        }
+        Products::expand_weights(weights, reinterpret_cast<Element*>(ws.scores) + (j + l) / kPerElement * kTileRows + r);
       }
-      Products::expand_weights(weights, reinterpret_cast<Element*>(ws.scores) + j / kPerElement * kTileRows + r);
     }
     for (int n = kWidth / 2; n > 0; n /= 2) {
       for (int i = 0; i < n; ++i) totals[i] += totals[i + n];

@@ -192,10 +192,10 @@ class PagedAttention {
     const int64_t seq = sequence_of(item);
     const SequencePlan& plan = plan_[seq];
     int64_t i = item - plan.first_item;
+    const int64_t row_tile = i % plan.num_row_tiles;  // one after the other over the same keys, which stay in the cache
+    i /= plan.num_row_tiles;
     const int64_t head_part = i % plan.num_head_parts;
-    i /= plan.num_head_parts;
-    const int64_t split = i % plan.num_splits;
-    const int64_t row_tile = i / plan.num_splits;
+    const int64_t split = i / plan.num_head_parts;
 
     const int64_t seq_len = args_.seq_lens[seq], num_kv_heads = args_.pool.num_kv_heads;
     const int64_t begin = plan.first_partition, end = begin + plan.num_partitions;

@@ -22,9 +22,11 @@ struct StreamGroup {
   int64_t offset;
 };
 
+// Into the second cache: a block is more than the first one holds, and more lines than it waits for at a time, so that
+// whatever is read meanwhile would wait with them.
 template <class T>
 inline void fetch_lines(const T* p, int64_t n) {
-  for (int64_t i = 0; i < n; i += static_cast<int64_t>(64 / sizeof(T))) __builtin_prefetch(p + i);
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(64 / sizeof(T))) __builtin_prefetch(p + i, 0, 2);
 }
 
 // In float32. A head is read in chunks of two vectors. The two of a bfloat16 chunk hold its even and its odd elements:
@@ -66,6 +68,7 @@ class StreamProducts {
 
   // As it is multiplied.
   static Vec round_weight(Vec weight) { return weight; }
+  static void store_weight(Weight* to, Vec weight) { store(to, weight); }
 
   // One head's key as elements, zeros behind it: to[row_size].
   static void expand_key(const T* from, int64_t head_dim, Element* to) {

@@ -40,10 +40,10 @@ class StreamPairs {
     }
   }
 
-  static Vec round_weight(Vec weight) {
-    BFloat16 rounded[kWidth];
-    store(rounded, weight);
-    return load(rounded);
+  static Vec round_weight(Vec weight) { return bit_cast<Vec>(widen(to_bfloat16(weight)) << 16); }
+  static void store_weight(Weight* to, Vec weight) {
+    const HalfVec half = to_bfloat16(weight);
+    __builtin_memcpy(to, &half, sizeof(half));
   }
 
   static void expand_key(const BFloat16* from, int64_t head_dim, Element* to) {
@@ -99,6 +99,11 @@ class StreamPairs {
 
  private:
   static constexpr int64_t kChunk = 2 * kWidth;
+
+  // As store() of simd.h: exp() gives no NaN and nothing that is not normal, which this instruction takes for zero.
+  static HalfVec to_bfloat16(Vec weight) {
+    return bit_cast<HalfVec>(_mm512_cvtneps_pbh(bit_cast<__m512>(weight)));
+  }
 
   static __m512i load_bits(const BFloat16* p) { return _mm512_loadu_si512(p); }
   static __m512i load_bits(const BFloat16* p, __mmask32 mask) { return _mm512_maskz_loadu_epi16(mask, p); }
