@@ -242,7 +242,8 @@ class TileAttention {
           totals[l + i] += weights[i];
           if constexpr (kHasScales) weights[i] *= value_scales[j + l];
         }
-        Products::expand_weights(weights, reinterpret_cast<Element*>(ws.scores) + (j + l) / kPerElement * kTileRows + r);
+        Products::expand_weights(weights,
+                                 reinterpret_cast<Element*>(ws.scores) + (j + l) / kPerElement * kTileRows + r);
       }
     }
     for (int n = kWidth / 2; n > 0; n /= 2) {

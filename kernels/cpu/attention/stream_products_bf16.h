@@ -101,9 +101,7 @@ class StreamPairs {
   static constexpr int64_t kChunk = 2 * kWidth;
 
   // As store() of simd.h: exp() gives no NaN and nothing that is not normal, which this instruction takes for zero.
-  static HalfVec to_bfloat16(Vec weight) {
-    return bit_cast<HalfVec>(_mm512_cvtneps_pbh(bit_cast<__m512>(weight)));
-  }
+  static HalfVec to_bfloat16(Vec weight) { return bit_cast<HalfVec>(_mm512_cvtneps_pbh(bit_cast<__m512>(weight))); }
 
   static __m512i load_bits(const BFloat16* p) { return _mm512_loadu_si512(p); }
   static __m512i load_bits(const BFloat16* p, __mmask32 mask) { return _mm512_maskz_loadu_epi16(mask, p); }
