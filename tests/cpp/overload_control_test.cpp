@@ -3,10 +3,12 @@
 
 #include "requests/overload_control.h"
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <random>
+#include <set>
 
 #include "testing.h"
 #include "timed_engine.h"
@@ -80,6 +82,56 @@ TEST(overload_control, what_is_cached_is_no_work) {
   engine.add(shared);
   engine.run();
   CHECK_EQ(num_accepted(&engine, shared, 50), 50);
+}
+
+// Answers of 100 tokens, 11 ms each, to prompts that are no work to speak of, in places for two.
+constexpr RequestOf kChat = {.num_prompt = 4, .max_tokens = 100};
+
+SchedulerConfig two_places(double max_ttft_ms) {
+  SchedulerConfig config = timed_config("hocket", 2000, /*num_rows=*/2);
+  config.max_ttft_ms = max_ttft_ms;
+  return config;
+}
+
+TEST(overload_control, who_waits_for_a_place_waits_for_answers) {
+  TimedEngine engine(two_places(5000));
+  const int32_t count = num_accepted(&engine, kChat, 50);
+  CHECK(count >= 8 && count <= 10);
+  CHECK(std::abs(engine.engine.scheduler.stats().predicted_ttft_seconds - 5) < 1);
+  double longest = 0.0;
+  std::set<uint64_t> begun;
+  for (const Event& event : engine.run()) {
+    for (const uint64_t id : event.sampled) {
+      if (begun.insert(id).second) longest = std::max(longest, event.end - engine.specs.at(id).arrival);
+    }
+  }
+  CHECK(longest > 3 && longest < 5);
+}
+
+TEST(overload_control, places_that_are_free_are_not_waited_for) {
+  SchedulerConfig config = two_places(5000);
+  config.max_num_seqs = 16;
+  TimedEngine engine(config);
+  CHECK_EQ(num_accepted(&engine, kChat, 16), 16);
+  CHECK(engine.engine.scheduler.stats().predicted_ttft_seconds < 0.2);
+}
+
+TEST(overload_control, where_turns_are_taken_places_are_free_sooner) {
+  SchedulerConfig config = two_places(5000);
+  config.max_wait_ms = 500;
+  config.starving_turn_ms = 200;
+  TimedEngine engine(config);
+  CHECK(num_accepted(&engine, kChat, 50) > 30);  // half a second, and 0.2 s for every two of them
+}
+
+TEST(overload_control, who_fills_the_places_keeps_nobody_else_out) {
+  TimedEngine engine(two_places(5000));
+  RequestOf first = kChat, second = kChat;
+  first.tenant = "first";
+  second.tenant = "second";
+  CHECK(num_accepted(&engine, first, 50) > 0);
+  const int32_t num_second = num_accepted(&engine, second, 50);
+  CHECK(num_second >= 3 && num_second <= 5);
 }
 
 // ---- the bound ----

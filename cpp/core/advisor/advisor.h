@@ -155,7 +155,7 @@ class Advisor {
   std::unique_ptr<OfflineQueue> offline_;  // if the policy asks for it
   std::vector<Slot> running_;              // in order of admission
   std::vector<Slot> waiting_;              // sorted by policy_->precedes()
-  OverloadControl overload_{{config_, requests_, tenants_, memory_, estimates_, running_, waiting_}};
+  OverloadControl overload_{{config_, requests_, tenants_, memory_, estimates_, output_forecast_, running_, waiting_}};
   std::vector<int32_t> num_sampled_;   // by slot: output tokens that have come
   std::vector<int32_t> num_found_;     // by slot: tokens that its admission found cached
   std::vector<int32_t> num_believed_;  // by slot: computed ones, those of noted steps among them

@@ -8,6 +8,10 @@
 // where decodes take the steps, and where prompts wait for memory. While nobody waits it is forgotten, and everybody is
 // accepted.
 //
+// Where fewer may run than want to, that is no sooner than a place is free: as many have to leave first as are before
+// the request beyond the places, each after the answer it is expected to give or, once max_wait_ms is over, after its
+// turn. Short prompts with long answers wait for places: their prompts are no work to speak of.
+//
 // Predictions err: the share swings with how many decode. So they are taken times what first tokens took over what was
 // predicted for them, by the quantile kInTime, of those that had to wait for a good part of the limit. That is
 // forgotten once steps have gone by for kMemorySeconds in which nobody waited.
@@ -38,6 +42,7 @@
 #include "base/ids.h"
 #include "base/memory_view.h"
 #include "estimates/estimates.h"
+#include "estimates/output_forecast.h"
 #include "estimates/quantile_sketch.h"
 #include "requests/request.h"
 #include "requests/tenants.h"
@@ -51,6 +56,7 @@ struct LoadView {
   const Tenants& tenants;
   const MemoryView& memory;
   const Estimates& estimates;
+  const OutputForecast& outputs;
   const std::vector<Slot>& running;
   const std::vector<Slot>& waiting;
 };
@@ -91,15 +97,31 @@ class OverloadControl {
   void note_step(double prompt_seconds, double seconds);
 
  private:
+  // Of online requests, running or waiting.
+  struct Work {
+    double seconds = 0.0;  // of prompts
+    int64_t num_requests = 0;
+    int64_t num_tokens = 0;    // known
+    double num_outputs = 0.0;  // expected yet
+
+    void operator+=(const Work& other) {
+      seconds += other.seconds;
+      num_requests += other.num_requests;
+      num_tokens += other.num_tokens;
+      num_outputs += other.num_outputs;
+    }
+  };
   struct Backlog {
-    double seconds = 0.0;      // of prompt work
-    double own_seconds = 0.0;  // of it, the tenant's
-    int64_t num_tokens = 0;    // known, of all online requests
+    Work all;
+    Work own;  // of it, the tenant's
   };
 
   bool is_enabled() const { return load_.config.max_ttft_ms < std::numeric_limits<double>::infinity(); }
   double share() const { return std::max(kLeastShare, (prompt_seconds_ + kPriorSeconds) / (seconds_ + kPriorSeconds)); }
   Backlog backlog(std::span<const Slot> restoring, int32_t tenant) const;
+  // Until one more has its first token whose prompt takes so long, if it may have one of so many equal parts.
+  double ttft(const Work& before, double prompt_seconds, double num_parts) const;
+  double place_seconds(const Work& before, double num_places) const;
   double waiting_seconds(Slot slot) const;
   double running_seconds(Slot slot) const;
   int64_t num_waiting_tenants(int32_t own);

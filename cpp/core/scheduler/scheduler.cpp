@@ -26,8 +26,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
       saves_(&state_),
       forms_(&state_, &loads_),
       admission_(&state_, {announcements_, restores_, saves_, forms_}),
-      overload_({state_.config, state_.requests, state_.tenants, state_.memory, state_.estimates, state_.running,
-                 state_.waiting}),
+      overload_({state_.config, state_.requests, state_.tenants, state_.memory, state_.estimates,
+                 state_.output_forecast, state_.running, state_.waiting}),
       speculation_(&state_) {
   PlanWriter::reserve(config.max_num_seqs, config.max_num_batched_tokens, &state_.plan);
   output_.begin(config.max_num_seqs);

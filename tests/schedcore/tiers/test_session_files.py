@@ -111,6 +111,7 @@ def test_damage_costs_the_sessions_that_it_met(tmp_path_factory: pytest.TempPath
     for i in range(4):
         files.write(name(i), tokens(i, 20))
     paths = session_paths(folder)
+    contents = [path.read_bytes() for path in paths]
     hurt = data.draw(st.sets(st.sampled_from(paths)))
     for path in hurt:
         content = bytearray(path.read_bytes())
@@ -122,7 +123,7 @@ def test_damage_costs_the_sessions_that_it_met(tmp_path_factory: pytest.TempPath
             case "longer":
                 content += data.draw(st.binary(min_size=1, max_size=9))
             case "another's":
-                content[:] = paths[(paths.index(path) + 1) % 4].read_bytes()
+                content[:] = contents[(paths.index(path) + 1) % 4]  # none of them gets its own back
         path.write_bytes(bytes(content))
     again = open_files(folder, max_num_sessions=4)
     found = recalled(again)
