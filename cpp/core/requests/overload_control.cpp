@@ -24,13 +24,13 @@ bool OverloadControl::accepts(const RequestSpec& spec, std::span<const Slot> res
   const double own =
       load_.estimates.prefill_seconds(static_cast<double>(num_there), static_cast<double>(num_prompt - num_there));
   const double limit = load_.config.max_ttft_ms / 1000;
-  accepted_ttft_ = this->ttft(backlog.all, own, 1);
+  accepted_ttft_ = ttft_behind(backlog.all, own, 1);
   const double ttft = error_ * accepted_ttft_;
   const double num_pool_tokens = static_cast<double>(load_.memory.num_kv_blocks()) * load_.config.block_size;
   const bool has_memory = static_cast<double>(backlog.all.num_tokens + num_prompt) <= kMostMemory * num_pool_tokens;
   if (ttft <= limit && has_memory) return true;
   const auto num_tenants = static_cast<double>(num_waiting_tenants(tenant));
-  const double own_ttft = error_ * this->ttft(backlog.own, own, num_tenants);
+  const double own_ttft = error_ * ttft_behind(backlog.own, own, num_tenants);
   if (num_tenants > 1 && own_ttft <= limit && ttft <= 2 * limit && has_memory) return true;
   retry_seconds_ = std::max(kLeastRetrySeconds, ttft - limit);
   return false;
@@ -43,10 +43,10 @@ void OverloadControl::note_first_token(double predicted, double ttft) {
 }
 
 double OverloadControl::predicted_ttft(std::span<const Slot> restoring) const {
-  return ttft(backlog(restoring, kNone).all, 0.0, 1);
+  return ttft_behind(backlog(restoring, kNone).all, 0.0, 1);
 }
 
-double OverloadControl::ttft(const Work& before, double prompt_seconds, double num_parts) const {
+double OverloadControl::ttft_behind(const Work& before, double prompt_seconds, double num_parts) const {
   return std::max(num_parts * (before.seconds + prompt_seconds) / share(),
                   place_seconds(before, static_cast<double>(load_.config.max_num_seqs) / num_parts));
 }

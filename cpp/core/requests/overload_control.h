@@ -120,7 +120,8 @@ class OverloadControl {
   double share() const { return std::max(kLeastShare, (prompt_seconds_ + kPriorSeconds) / (seconds_ + kPriorSeconds)); }
   Backlog backlog(std::span<const Slot> restoring, int32_t tenant) const;
   // Until one more has its first token whose prompt takes so long, if it may have one of so many equal parts.
-  double ttft(const Work& before, double prompt_seconds, double num_parts) const;
+  double ttft_behind(const Work& before, double prompt_seconds, double num_parts) const;
+  // Until one of so many places is free for who comes behind all of these.
   double place_seconds(const Work& before, double num_places) const;
   double waiting_seconds(Slot slot) const;
   double running_seconds(Slot slot) const;
