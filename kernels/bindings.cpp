@@ -105,8 +105,8 @@ void gemv(Pointer out, Pointer x, Pointer weight, Pointer bias, int64_t num_rows
 }
 
 void rope_kv_write(Pointer q, Pointer k, Pointer v, Pointer cos_sin, const Step& step, int64_t layer, int64_t num_heads,
-                   int64_t rotary_dim, int64_t q_stride, int64_t k_stride, int64_t v_stride, int dtype,
-                   int64_t stream) {
+                   int64_t rotary_dim, int64_t q_stride, int64_t k_stride, int64_t v_stride, int dtype, Pointer q_norm,
+                   Pointer k_norm, float norm_eps, int64_t stream) {
   const RopeKvWriteArgs args{to_pointer(q),
                              to_pointer(k),
                              to_pointer(v),
@@ -121,7 +121,10 @@ void rope_kv_write(Pointer q, Pointer k, Pointer v, Pointer cos_sin, const Step&
                              q_stride,
                              k_stride,
                              v_stride,
-                             static_cast<DType>(dtype)};
+                             static_cast<DType>(dtype),
+                             to_pointer(q_norm),
+                             to_pointer(k_norm),
+                             norm_eps};
   HOCKET_LAUNCH(rope_kv_write, args, stream);
 }
 

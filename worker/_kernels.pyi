@@ -90,6 +90,9 @@ def rope_kv_write(
     k_stride: int,
     v_stride: int,
     dtype: int,
+    q_norm: int,
+    k_norm: int,
+    norm_eps: float,
     stream: int,
     /,
 ) -> None: ...

@@ -91,7 +91,7 @@ class DecoderStep {
 
   void allocate() {
     const int64_t floats =
-        row_stride(hidden_size_) + row_stride(inner_size_) + hidden_size_ + 3 * (query_size_ + kv_size_);
+        row_stride(hidden_size_) + row_stride(inner_size_) + hidden_size_ + 2 * (query_size_ + kv_size_);
     const size_t bytes = static_cast<size_t>(args_.num_tokens * floats) * sizeof(float);
     float* p = static_cast<float*>(scratch(Scratch::kStep, bytes));
     const auto take = [&](int64_t size) {
@@ -104,8 +104,6 @@ class DecoderStep {
     residual_ = take(hidden_size_);
     qkv_ = take(query_size_ + 2 * kv_size_);
     mixed_ = take(query_size_);
-    q_normed_ = take(query_size_);
-    k_normed_ = take(kv_size_);
   }
 
   void embed() {
@@ -131,19 +129,14 @@ class DecoderStep {
     const int64_t qkv_size = query_size_ + 2 * kv_size_;
     product(layer.qkv, normed(layer.attention_norm, args_.num_tokens, layer.qkv),
             {qkv_, qkv_size, DType::kFloat32, false});
-    Heads q{qkv_, qkv_size}, k{qkv_ + query_size_, qkv_size};
-    const Heads v{qkv_ + query_size_ + kv_size_, qkv_size};
-    if (layer.q_norm != nullptr) {
-      q = norm_heads(q, layer.q_norm, model_.num_heads, q_normed_);
-      k = norm_heads(k, layer.k_norm, args_.pool.num_kv_heads, k_normed_);
-    }
+    float* k = qkv_ + query_size_;
     timer_.add(DecoderStage::kQkv);
-    keep(rope_kv_write({q.data, k.data, v.data, model_.cos_sin, args_.positions, args_.token_row, args_.pool, index,
-                        args_.num_tokens, model_.num_heads, model_.rotary_dim, q.stride, k.stride, v.stride,
-                        DType::kFloat32}));
+    keep(rope_kv_write({qkv_, k, k + kv_size_, model_.cos_sin, args_.positions, args_.token_row, args_.pool, index,
+                        args_.num_tokens, model_.num_heads, model_.rotary_dim, qkv_size, qkv_size, qkv_size,
+                        DType::kFloat32, layer.q_norm, layer.k_norm, model_.norm_eps}));
     wait_until_landed(args_.num_landed, index / args_.pool.layers_per_unit);
-    keep(paged_attention({mixed_, q.data, args_.rows, args_.query_start, args_.seq_lens, args_.pool, index,
-                          args_.num_tokens, args_.num_seqs, model_.num_heads, q.stride, layer.sliding_window, 0, 0,
+    keep(paged_attention({mixed_, qkv_, args_.rows, args_.query_start, args_.seq_lens, args_.pool, index,
+                          args_.num_tokens, args_.num_seqs, model_.num_heads, qkv_size, layer.sliding_window, 0, 0,
                           model_.attention_scale, DType::kFloat32, nullptr}));
     timer_.add(DecoderStage::kAttention);
   }
@@ -168,18 +161,6 @@ class DecoderStep {
     const DType inner_dtype = linear_input_dtype(layer.down.dtype);
     product(layer.gate_up, normed(layer.mlp_norm, num_tokens, layer.gate_up), {inner_, stride, inner_dtype, false});
     add_to_residual(layer.down, {inner_, stride, num_tokens, inner_dtype});
-  }
-
-  struct Heads {
-    float* data;
-    int64_t stride;
-  };
-
-  Heads norm_heads(Heads x, const float* weight, int64_t num_heads, float* out) {
-    const int64_t head_dim = args_.pool.head_dim;
-    keep(rms_norm({out, x.data, weight, nullptr, args_.num_tokens, num_heads, head_dim, x.stride, head_dim,
-                   model_.norm_eps, DType::kFloat32}));
-    return {out, num_heads * head_dim};
   }
 
   // The norm of residual_ as the product with `next` reads it.
@@ -233,8 +214,6 @@ class DecoderStep {
   float* residual_ = nullptr;  // hidden_size
   float* qkv_ = nullptr;       // query_size + 2 kv_size
   float* mixed_ = nullptr;     // query_size
-  float* q_normed_ = nullptr;  // query_size
-  float* k_normed_ = nullptr;  // kv_size
 };
 
 }  // namespace

@@ -10,6 +10,7 @@ template <int kSize>
 struct Floats {
   float values[kSize];
 
+  Floats() = default;
   __device__ explicit Floats(const float* from) {
     constexpr int kStep = kSize % 4 == 0 ? 4 : 1;
 #pragma unroll
@@ -20,18 +21,24 @@ struct Floats {
   }
 };
 
-// Rotates the pairs (a[j], b[j]) to to[j] and to[j + half]. cos, sin: of the first pair.
+// Rotates the pairs (a[j], b[j]) to to[j] and to[j + half]. cos, sin: of these pairs.
 template <class T, int kVec>
-__device__ void rotate(const Vector<T, kVec>& a, const Vector<T, kVec>& b, const float* cos, const float* sin, T* to,
-                       int64_t half) {
-  const Floats<kVec> c(cos), s(sin);
+__device__ void rotate(const Vector<T, kVec>& a, const Vector<T, kVec>& b, const Floats<kVec>& cos,
+                       const Floats<kVec>& sin, T* to, int64_t half) {
   Vector<T, kVec> first, second;
   for (int j = 0; j < kVec; ++j) {
-    first.set(j, a[j] * c.values[j] - b[j] * s.values[j]);
-    second.set(j, b[j] * c.values[j] + a[j] * s.values[j]);
+    first.set(j, a[j] * cos.values[j] - b[j] * sin.values[j]);
+    second.set(j, b[j] * cos.values[j] + a[j] * sin.values[j]);
   }
   store_vector(to, first);
   store_vector(to + half, second);
+}
+
+// Likewise. cos, sin: where those of the first pair are.
+template <class T, int kVec>
+__device__ void rotate(const Vector<T, kVec>& a, const Vector<T, kVec>& b, const float* cos, const float* sin, T* to,
+                       int64_t half) {
+  rotate(a, b, Floats<kVec>(cos), Floats<kVec>(sin), to, half);
 }
 
 }  // namespace hocket::cuda

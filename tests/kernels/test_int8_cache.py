@@ -84,18 +84,20 @@ def test_what_is_stored_is_the_twins_to_the_last_bit(
     assert torch.equal(paged.pool.data, twin.data)
 
 
+@pytest.mark.parametrize("is_normed", [False, True])
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), SHAPES)
 def test_rotated_keys_are_the_twins_but_for_the_last_bit_of_a_rotation(
-    num_heads: int, num_kv_heads: int, head_dim: int
+    num_heads: int, num_kv_heads: int, head_dim: int, is_normed: bool
 ) -> None:
     paged = batch_of(MIXED, num_kv_heads, head_dim)
     q, k, v = (torch.randn(paged.num_tokens, n, head_dim) for n in (num_heads, num_kv_heads, num_kv_heads))
     twin = PagedPool(paged.pool.data.clone(), paged.pool.block_table, num_kv_heads, head_dim)
     cos_sin = torch.randn(1000, head_dim)
+    norms = ops.HeadNorms(torch.randn(head_dim), torch.randn(head_dim), 1e-6) if is_normed else None
     rotated, expected = q.clone(), q.clone()
-    ops.rope_kv_write(rotated, k, v, cos_sin, paged.batch, paged.pool, 0)
-    reference.rope_kv_write(expected, k, v, cos_sin, paged.batch, twin, 0)
-    torch.testing.assert_close(rotated, expected, rtol=1e-6, atol=1e-6)
+    ops.rope_kv_write(rotated, k, v, cos_sin, paged.batch, paged.pool, 0, norms)
+    reference.rope_kv_write(expected, k, v, cos_sin, paged.batch, twin, 0, norms)
+    torch.testing.assert_close(rotated, expected, rtol=2e-6, atol=2e-6)
     integers, scales = integers_and_scales(paged.pool.data, num_kv_heads)
     wanted, of_twin = integers_and_scales(twin.data, num_kv_heads)
     assert (integers.int() - wanted.int()).abs().max() <= 1

@@ -45,7 +45,7 @@ class FormAttention:
         """hidden [n, hidden_size], what mix() got as x earlier: K and V of it, to where the n tokens are."""
         plain = self._plain
         k, v = self._kv(hidden).view(self._kv_shape).chunk(2, 1)
-        norm, eps = (None, 0.0) if plain.qk_norms is None else (plain.qk_norms[1].weight, plain.qk_norms[1].eps)
+        norm, eps = (None, 0.0) if plain.norms is None else (plain.norms.k, plain.norms.eps)
         ops.project_rope_write(k, v, norm, eps, plain.cos_sin, tokens, pool, plain.layer)
 
 

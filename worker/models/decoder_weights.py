@@ -31,12 +31,12 @@ def decoder_weights(model: DecoderModel) -> DecoderWeights | None:
 
 def _layer_weights(layer: DecoderLayer) -> LayerWeights:
     attention = layer.attention
-    q_norm, k_norm = attention.qk_norms or (None, None)
+    norms = attention.norms
     return LayerWeights(
         attention_norm=_norm(layer.attention_norm).weight,
         qkv=_packed(attention.qkv),
-        q_norm=None if q_norm is None else q_norm.weight,
-        k_norm=None if k_norm is None else k_norm.weight,
+        q_norm=None if norms is None else norms.q,
+        k_norm=None if norms is None else norms.k,
         output=_packed(attention.output),
         sliding_window=attention.sliding_window,
         mlp_norm=_norm(layer.mlp_norm).weight,

@@ -18,6 +18,7 @@ from worker.ops.cache import (
     wait_for_units,
 )
 from worker.ops.decoder_step import has_decoder_step, make_decoder_step
+from worker.ops.head_norms import HeadNorms
 from worker.ops.native import DEFAULT_THREADS, backend, num_threads, set_num_threads
 from worker.ops.norm import add_rms_norm, rms_norm
 from worker.ops.products import dense_linear, gemv, linear, pack_linear, silu_mul
@@ -34,6 +35,7 @@ from worker.ops.sampling import (
 
 __all__ = [
     "DEFAULT_THREADS",
+    "HeadNorms",
     "add_rms_norm",
     "allow_tokens",
     "allow_tokens_at",

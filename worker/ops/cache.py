@@ -10,32 +10,45 @@ from torch import Tensor
 from worker.batch.paged_pool import ALL_LANDED, PagedPool, StepBatch, StoredTokens
 from worker.ops import native, reference
 from worker.ops.checks import check_heads, check_stored, check_unit_copy
+from worker.ops.head_norms import HeadNorms
 from worker.ops.tensor_spec import match
 
 _POLL_SECONDS = 1e-4  # where there is no kernel to wait with
 
 
 def rope_kv_write(
-    q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor | None, batch: StepBatch, pool: PagedPool, layer: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor | None,
+    batch: StepBatch,
+    pool: PagedPool,
+    layer: int,
+    norms: HeadNorms | None = None,
 ) -> None:
-    """Rotates q in place; writes the rotated k, and v, to the pool. k and v stay as they are.
+    """Norms and rotates q in place; writes k, normed and rotated, and v to the pool. k and v stay as they are.
 
     q [T, n_heads, hd], k and v [T, n_kv, hd]: may be views into one fused projection, rows strided, heads dense.
     cos_sin float32 [max_position, rot]: rot / 2 cosines, then rot / 2 sines; rot <= hd, even. Dimension i pairs with
-    i + rot / 2 (half-split). None: no rotation.
+    i + rot / 2 (half-split). None: no rotation. norms: of each head, in q's dtype.
     """
     if not native.has_kernel(q):
-        reference.rope_kv_write(q, k, v, cos_sin, batch, pool, layer)
+        reference.rope_kv_write(q, k, v, cos_sin, batch, pool, layer, norms)
         return
-    dtype = native.common_dtype(q, k, v)
+    dtype = native.common_dtype(q, k, v, *(() if norms is None else (norms.q, norms.k)))
     step = native.step_of(batch, pool)
     _, num_heads, _, q_stride, _, k_stride, v_stride = match("q[T,n,d|q,d,1] k[T,m,d|k,d,1] v[T,m,d|v,d,1]", q, k, v)
     rotary_dim = 0 if cos_sin is None else match("cos_sin[P,R|R,1]", cos_sin)[1]
     check_heads(q, len(batch.positions), pool, k.shape[1], rotary_dim)
     native.check_activations(q, pool)
+    q_norm = k_norm = 0
+    if norms is not None:
+        match(f"q_norm[{q.shape[2]}|1] k_norm[{q.shape[2]}|1]", norms.q, norms.k)
+        q_norm, k_norm = norms.q.data_ptr(), norms.k.data_ptr()
     native.kernels.rope_kv_write(
         q.data_ptr(), k.data_ptr(), v.data_ptr(), 0 if cos_sin is None else cos_sin.data_ptr(),
-        step, layer, num_heads, rotary_dim, q_stride, k_stride, v_stride, dtype, native.stream(q),
+        step, layer, num_heads, rotary_dim, q_stride, k_stride, v_stride, dtype,
+        q_norm, k_norm, 0.0 if norms is None else norms.eps, native.stream(q),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from worker.batch.int8_cache import integers_and_scales, quantize_heads
 from worker.batch.paged_pool import PagedPool, StepBatch, StoredTokens
 from worker.batch.staging import to_device, to_host
 from worker.ops.draw import draw, keep_likeliest
+from worker.ops.head_norms import HeadNorms
 from worker.ops.noise import uniforms
 
 K, V = 0, 1  # vector kinds
@@ -50,8 +51,18 @@ def gemv(x: Tensor, weight: Tensor, bias: Tensor | None, is_gated: bool) -> Tens
 
 
 def rope_kv_write(
-    q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor | None, batch: StepBatch, pool: PagedPool, layer: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos_sin: Tensor | None,
+    batch: StepBatch,
+    pool: PagedPool,
+    layer: int,
+    norms: HeadNorms | None = None,
 ) -> None:
+    if norms is not None:
+        q.copy_(rms_norm(q, norms.q, norms.eps))
+        k = rms_norm(k, norms.k, norms.eps)
     if cos_sin is not None:
         cos, sin = cos_sin[batch.positions.long()].unsqueeze(1).chunk(2, dim=-1)  # [T, 1, rot / 2] each
         q.copy_(_rotate(q, cos, sin))

@@ -48,6 +48,10 @@ class Scale:
     limit_bytes: int  # that are copied to measure the bandwidth
     limit_rows: int  # of the square matrices that are multiplied to measure the peak
 
+    @property
+    def max_num_seqs(self) -> int:
+        return max(*self.decodes, self.beside + 1)
+
 
 FULL = Scale(torch.bfloat16, (1, 8, 64, 256), 64, 1024, (128, 512, 2048), 512, 20, 1 << 30, 8192)
 SMOKE = Scale(torch.float32, (1, 3), 2, 40, (24, 48), 32, 2, 1 << 20, 64)
@@ -65,7 +69,7 @@ class ModelBench:
         longest = max(scale.context, scale.chunks[-1]) + 1
         self._model, self.config = make_decoder(name, scale.dtype, device, longest)
         engine = EngineConfig(
-            model=name, max_model_len=longest, max_num_seqs=scale.decodes[-1], max_num_batched_tokens=scale.chunks[-1],
+            model=name, max_model_len=longest, max_num_seqs=scale.max_num_seqs, max_num_batched_tokens=scale.chunks[-1],
             cache_memory_bytes=self._cache_bytes(longest),
         )  # fmt: skip
         self._memory: MemoryPlan = plan_memory(engine, self.config, scale.dtype, 0)
@@ -73,16 +77,16 @@ class ModelBench:
             self._memory, engine, self.config, scale.dtype, device, has_padding_row=True
         )
         self._limits = ShapeLimits(
-            scale.decodes[-1], max(scale.chunks[-1], scale.decodes[-1]), longest,
+            scale.max_num_seqs, max(scale.chunks[-1], scale.max_num_seqs), longest,
             self._memory.num_units // self._memory.units_per_block, engine.block_size,
         )  # fmt: skip
 
     def step_seconds(self, shapes: Sequence[StepShape], *, has_graphs: bool) -> list[float]:
-        sizes = step_sizes(max(self.scale.recorded, self.scale.decodes[-1]), self.scale.decodes[-1])
+        sizes = step_sizes(max(self.scale.recorded, self.scale.max_num_seqs), self.scale.max_num_seqs)
         forward = make_forward(
-            self._model, self._pool, max_num_seqs=self.scale.decodes[-1], graph_sizes=sizes if has_graphs else ()
+            self._model, self._pool, max_num_seqs=self.scale.max_num_seqs, graph_sizes=sizes if has_graphs else ()
         )
-        runner = ModelRunner(self._model, self._pool, max_num_seqs=self.scale.decodes[-1], forward=forward)
+        runner = ModelRunner(self._model, self._pool, max_num_seqs=self.scale.max_num_seqs, forward=forward)
         timer = StepTimer(
             runner,
             lambda plan: apply_block_table_changes(plan, self._pool),
@@ -98,7 +102,7 @@ class ModelBench:
     def _cache_bytes(self, longest: int) -> int:
         """For the largest step, with what the scheduler keeps free."""
         scale, tokens = self.scale, 64 + longest
-        tokens += scale.decodes[-1] * (scale.context + 64)
+        tokens += scale.max_num_seqs * (scale.context + 64)
         return 2 * (self.config.num_layers + 4) * self.config.kv_size * scale.dtype.itemsize * tokens
 
 
@@ -126,7 +130,7 @@ def name_of(shape: StepShape) -> str:
 
 
 def is_recorded(shape: StepShape, scale: Scale) -> bool:
-    return shape.num_tokens <= max(scale.recorded, scale.decodes[-1])
+    return shape.num_tokens <= max(scale.recorded, scale.max_num_seqs)
 
 
 def rows_of(bench: ModelBench, limits: Limits) -> Iterator[list[str]]:

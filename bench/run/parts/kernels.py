@@ -210,12 +210,14 @@ class Bench:
                 table = torch.rand(4096, head_dim, device=self.device)
                 written = 2 * tokens * kv_heads * head_dim * pool.data.element_size()
                 rotated = tokens * (heads + kv_heads) * head_dim
+                has_norms = model.startswith("qwen3")
+                norms = ops.HeadNorms(self.randn(head_dim), self.randn(head_dim), 1e-6) if has_norms else None
                 yield Case(
-                    "rope_kv_write", f"{model} {num_seqs}x{num_queries}",
-                    lambda q=q, k=k, v=v, table=table, batch=batch, pool=pool: ops.rope_kv_write(
-                        q, k, v, table, batch, pool, 0
+                    "rope_kv_write", f"{model} {num_seqs}x{num_queries}{', normed' if has_norms else ''}",
+                    lambda q=q, k=k, v=v, table=table, batch=batch, pool=pool, norms=norms: ops.rope_kv_write(
+                        q, k, v, table, batch, pool, 0, norms
                     ),
-                    2 * qkv.numel() * qkv.element_size() + written, 6 * rotated,
+                    2 * qkv.numel() * qkv.element_size() + written, (10 if has_norms else 6) * rotated,
                 )  # fmt: skip
 
     def paged_attention(self) -> Iterator[Case]:

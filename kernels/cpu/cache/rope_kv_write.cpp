@@ -6,6 +6,7 @@
 #include "cache/paged.h"
 #include "cache/rope_head.h"
 #include "kernels.h"
+#include "norm_row.h"
 #include "simd.h"
 #include "threads/parallel.h"
 #include "threads/thread_pool.h"
@@ -25,41 +26,73 @@ void write_vector(const float* x, const PagedLayer<T>& layer, int64_t row, Kind 
   }
 }
 
+// The heads of one token: normed where there is a norm, and rotated, to where they belong.
 template <class T>
-void write_token(const RopeKvWriteArgs& args, int64_t token) {
-  const int64_t head_dim = args.pool.head_dim, num_kv_heads = args.pool.num_kv_heads, half = args.rotary_dim / 2;
+class Token {
+ public:
+  // scratch: room for one head.
+  Token(const RopeKvWriteArgs& args, int64_t token, float* scratch)
+      : args_(args), scratch_(scratch), cos_(args.cos_sin + args.positions[token] * args.rotary_dim) {}
+
+  void write_q(float* q) const {
+    const int64_t size = args_.num_heads * head_dim_;
+    for (float* head = q; head < q + size; head += head_dim_) rotate(normed(head, args_.q_norm, head), head);
+  }
+
+  // scales: of the heads in int8, else not read.
+  void write_k(const float* k, T* to, [[maybe_unused]] BFloat16* scales) const {
+    for (int64_t h = 0; h < args_.pool.num_kv_heads; ++h, k += head_dim_, to += head_dim_) {
+      const float* head = normed(k, args_.k_norm, scratch_);
+      if constexpr (std::is_same_v<T, int8_t>) {
+        rotate(head, scratch_);
+        scales[h] = store_head(scratch_, head_dim_, to);
+      } else {
+        rotate(head, to);
+      }
+    }
+  }
+
+ private:
+  const float* normed(const float* head, const void* weight, float* to) const {
+    if (weight == nullptr) return head;
+    norm_row(head, static_cast<const float*>(weight), head_dim_, args_.norm_eps, to);
+    return to;
+  }
+
+  template <class To>
+  void rotate(const float* head, To* to) const {
+    rotate_head(head, cos_, cos_ + half_, half_, head_dim_, to);
+  }
+
+  const RopeKvWriteArgs& args_;
+  float* scratch_;
+  const float* cos_;
+  int64_t head_dim_ = args_.pool.head_dim, half_ = args_.rotary_dim / 2;
+};
+
+template <class T>
+void write_token(const RopeKvWriteArgs& args, int64_t token, float* scratch) {
   const int64_t position = args.positions[token], row = args.token_row[token];
-  float* q = static_cast<float*>(args.q) + token * args.q_stride;
   const float* k = static_cast<const float*>(args.k) + token * args.k_stride;
   const float* v = static_cast<const float*>(args.v) + token * args.v_stride;
   const PagedLayer<T> layer(args.pool, args.layer);
+  const bool is_normed = args.q_norm != nullptr, is_rotated = args.rotary_dim > 0;
   write_vector(v, layer, row, kValues, position, args.pool);
-  if (half == 0) return write_vector(k, layer, row, kKeys, position, args.pool);
-  const float* cos = args.cos_sin + position * args.rotary_dim;
-  const float* sin = cos + half;
-  T* k_to = layer.vector(row, kKeys, position);
-  if constexpr (std::is_same_v<T, int8_t>) {
-    float* rotated = static_cast<float*>(scratch(Scratch::kItem, static_cast<size_t>(head_dim) * sizeof(float)));
-    BFloat16* scales = layer.scales(row, kKeys, position);
-    for (int64_t h = 0; h < num_kv_heads; ++h) {
-      rotate_head(k + h * head_dim, cos, sin, half, head_dim, rotated);
-      scales[h] = store_head(rotated, head_dim, k_to + h * head_dim);
-    }
-  } else {
-    for (int64_t h = 0; h < num_kv_heads; ++h) {
-      rotate_head(k + h * head_dim, cos, sin, half, head_dim, k_to + h * head_dim);
-    }
-  }
-  for (int64_t h = 0; h < args.num_heads; ++h) {
-    rotate_head(q + h * head_dim, cos, sin, half, head_dim, q + h * head_dim);
-  }
+  if (!is_normed && !is_rotated) return write_vector(k, layer, row, kKeys, position, args.pool);
+  const Token<T> heads(args, token, scratch);
+  BFloat16* scales = nullptr;
+  if constexpr (std::is_same_v<T, int8_t>) scales = layer.scales(row, kKeys, position);
+  heads.write_k(k, layer.vector(row, kKeys, position), scales);
+  heads.write_q(static_cast<float*>(args.q) + token * args.q_stride);
 }
 
 template <class T>
 Status run(const RopeKvWriteArgs& args) {
   const int64_t elements = (args.num_heads + 2 * args.pool.num_kv_heads) * args.pool.head_dim;
-  parallel_ranges(args.num_tokens, 2 * elements, [&](int64_t begin, int64_t end) {
-    for (int64_t token = begin; token < end; ++token) write_token<T>(args, token);
+  const size_t head_bytes = static_cast<size_t>(args.pool.head_dim) * sizeof(float);
+  parallel_ranges(args.num_tokens, (args.q_norm == nullptr ? 2 : 4) * elements, [&](int64_t begin, int64_t end) {
+    float* head = static_cast<float*>(scratch(Scratch::kItem, head_bytes));
+    for (int64_t token = begin; token < end; ++token) write_token<T>(args, token, head);
   });
   return Status::kOk;
 }

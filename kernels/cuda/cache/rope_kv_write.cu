@@ -1,5 +1,6 @@
-// One block per token. Its work items are, in this order, the pairs to rotate of all q and k heads, what lies behind
-// the rotated part of the k heads, and v; each item is one vector (or two, a pair).
+// Eight lanes take one head of one token, a few pairs of elements each: of q and k those that are rotated together, of
+// v any two. All that is read is on its way before anything is waited for. What a norm gives is rounded to T before it
+// is rotated, as it is where heads are normed by rms_norm.
 #include "cache/rope_kv_write.h"
 #include "launch.cuh"
 #include "paged.cuh"
@@ -10,37 +11,105 @@ namespace hocket {
 namespace cuda {
 namespace {
 
-constexpr int kBlock = 128;
+constexpr int kLanes = 8;        // of a head
+constexpr int kHeads = 32;       // of a block
+constexpr int kMostPairs = 128;  // of a head
+
+// One head of q, k or v.
+template <class T>
+struct Head {
+  const T* from;
+  T* to;
+  const T* norm;     // or null
+  const float* cos;  // of the pairs, then their sines; null: not rotated
+  int half;          // pairs: element i and element i + half
+  int size;          // elements; those from 2 x half on are in no pair
+};
+
+template <class T>
+__device__ Head<T> find_head(const RopeKvWriteArgs& args, int token, int index) {
+  const int head_dim = static_cast<int>(args.pool.head_dim), num_kv_heads = static_cast<int>(args.pool.num_kv_heads);
+  const int num_heads = static_cast<int>(args.num_heads), rotary_dim = static_cast<int>(args.rotary_dim);
+  const int position = args.positions[token], row = args.token_row[token];
+  const float* cos = rotary_dim == 0 ? nullptr : args.cos_sin + int64_t{position} * rotary_dim;
+  if (index < num_heads) {
+    T* q = static_cast<T*>(args.q) + token * args.q_stride + int64_t{index} * head_dim;
+    return {q, q, static_cast<const T*>(args.q_norm), cos, rotary_dim / 2, head_dim};
+  }
+  const bool is_v = index >= num_heads + num_kv_heads;
+  const int64_t in_row = int64_t{index - num_heads - (is_v ? num_kv_heads : 0)} * head_dim;
+  T* to = paged_vector<T>(args.pool, args.layer, row, is_v ? kValues : kKeys, position) + in_row;
+  if (is_v) return {static_cast<const T*>(args.v) + token * args.v_stride + in_row, to, nullptr, nullptr, 0, head_dim};
+  const T* k = static_cast<const T*>(args.k) + token * args.k_stride + in_row;
+  return {k, to, static_cast<const T*>(args.k_norm), cos, rotary_dim / 2, head_dim};
+}
 
 template <class T, int kVec>
-__global__ void rope_kv_write_kernel(RopeKvWriteArgs args) {
-  begin_early();
-  const int64_t token = blockIdx.x;
-  const int64_t head_dim = args.pool.head_dim, num_kv_heads = args.pool.num_kv_heads;
-  const int64_t half = args.rotary_dim / 2, rest = head_dim - args.rotary_dim;
-  const int position = args.positions[token], row = args.token_row[token];
-  T* q = static_cast<T*>(args.q) + token * args.q_stride;
-  const T* k = static_cast<const T*>(args.k) + token * args.k_stride;
-  const T* v = static_cast<const T*>(args.v) + token * args.v_stride;
-  T* k_to = paged_vector<T>(args.pool, args.layer, row, kKeys, position);
-  T* v_to = paged_vector<T>(args.pool, args.layer, row, kValues, position);
-  const float* cos = args.cos_sin + position * args.rotary_dim;
+__device__ float sum_squares(const Vector<T, kVec>& v) {
+  float sum = 0;
+  for (int j = 0; j < kVec; ++j) sum += v[j] * v[j];
+  return sum;
+}
 
-  const int64_t pairs = half / kVec;  // vectors per head
-  for (int64_t i = threadIdx.x; i < (args.num_heads + num_kv_heads) * pairs; i += kBlock) {
-    const int64_t head = i / pairs, at = i % pairs * kVec;
-    const int64_t kv_head = head - args.num_heads;
-    const T* from = kv_head < 0 ? q + head * head_dim : k + kv_head * head_dim;
-    T* to = kv_head < 0 ? q + head * head_dim : k_to + kv_head * head_dim;
-    rotate(load_vector<kVec>(from + at), load_vector<kVec>(from + at + half), cos + at, cos + half + at, to + at, half);
+template <class T, int kVec>
+__device__ Vector<T, kVec> multiply(Vector<T, kVec> v, float factor, const Vector<T, kVec>& weight) {
+  for (int j = 0; j < kVec; ++j) v.set(j, v[j] * factor * weight[j]);
+  return v;
+}
+
+// kMaxPairs: of a head.
+template <class T, int kVec, int kMaxPairs>
+__global__ void __launch_bounds__(kLanes* kHeads, 1) rope_kv_write_kernel(RopeKvWriteArgs args) {
+  constexpr int kStep = kLanes * kVec, kHeld = kMaxPairs / kStep;
+  begin_early();
+  const int num_heads = static_cast<int>(args.num_heads + 2 * args.pool.num_kv_heads);
+  const int item = static_cast<int>(blockIdx.x) * kHeads + static_cast<int>(threadIdx.x) / kLanes;
+  const int first = static_cast<int>(threadIdx.x) % kLanes * kVec;  // element
+  const int token = item / num_heads;
+  Head<T> head{};
+  if (token < args.num_tokens) head = find_head<T>(args, token, item % num_heads);
+
+  Vector<T, kVec> a[kHeld], b[kHeld], a_weights[kHeld], b_weights[kHeld];
+  Floats<kVec> cos[kHeld], sin[kHeld];
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int at = first + n * kStep;
+    if (at >= head.half) continue;
+    a[n] = load_vector<kVec>(head.from + at);
+    b[n] = load_vector<kVec>(head.from + at + head.half);
+    cos[n] = Floats<kVec>(head.cos + at);
+    sin[n] = Floats<kVec>(head.cos + at + head.half);
+    if (head.norm == nullptr) continue;
+    a_weights[n] = load_vector<kVec>(head.norm + at);
+    b_weights[n] = load_vector<kVec>(head.norm + at + head.half);
   }
-  const int64_t tails = rest / kVec;  // vectors per head
-  for (int64_t i = threadIdx.x; i < num_kv_heads * tails; i += kBlock) {
-    const int64_t at = i / tails * head_dim + args.rotary_dim + i % tails * kVec;
-    store_vector(k_to + at, load_vector<kVec>(k + at));
+  float factor = 0;
+  if (args.q_norm != nullptr) {  // all lanes of the warp
+    float squares = 0;
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n) {
+      if (first + n * kStep < head.half) squares += sum_squares(a[n]) + sum_squares(b[n]);
+    }
+    for (int at = 2 * head.half + first; at < head.size; at += kStep) {
+      squares += sum_squares(load_vector<kVec>(head.from + at));
+    }
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+    factor = rsqrtf(squares / static_cast<float>(head.size) + args.norm_eps);
   }
-  for (int64_t i = threadIdx.x * kVec; i < num_kv_heads * head_dim; i += kBlock * kVec) {
-    store_vector(v_to + i, load_vector<kVec>(v + i));
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int at = first + n * kStep;
+    if (at >= head.half) continue;
+    if (head.norm != nullptr) {
+      a[n] = multiply(a[n], factor, a_weights[n]);
+      b[n] = multiply(b[n], factor, b_weights[n]);
+    }
+    rotate(a[n], b[n], cos[n], sin[n], head.to + at, head.half);
+  }
+  for (int at = 2 * head.half + first; at < head.size; at += kStep) {
+    Vector<T, kVec> rest = load_vector<kVec>(head.from + at);
+    if (head.norm != nullptr) rest = multiply(rest, factor, load_vector<kVec>(head.norm + at));
+    store_vector(head.to + at, rest);
   }
 }
 
@@ -48,8 +117,18 @@ template <class T>
 bool can_vectorize(const RopeKvWriteArgs& args) {
   constexpr int kVec = kVectorSize<T>;
   return is_aligned(args.q) && is_aligned(args.k) && is_aligned(args.v) && is_aligned(args.pool.data) &&
-         is_aligned(args.cos_sin) && args.q_stride % kVec == 0 && args.k_stride % kVec == 0 &&
-         args.v_stride % kVec == 0 && args.pool.head_dim % kVec == 0 && args.rotary_dim % (2 * kVec) == 0;
+         is_aligned(args.cos_sin) && is_aligned(args.q_norm) && is_aligned(args.k_norm) && args.q_stride % kVec == 0 &&
+         args.k_stride % kVec == 0 && args.v_stride % kVec == 0 && args.pool.head_dim % kVec == 0 &&
+         args.rotary_dim % (2 * kVec) == 0;
+}
+
+template <class T, int kVec>
+Status run(const RopeKvWriteArgs& args, void* stream) {
+  const int64_t heads = args.num_tokens * (args.num_heads + 2 * args.pool.num_kv_heads);
+  const dim3 grid(static_cast<unsigned>(ceil_div(heads, kHeads))), block(kLanes * kHeads);
+  return args.rotary_dim <= kMostPairs
+             ? launch_early(rope_kv_write_kernel<T, kVec, kMostPairs / 2>, grid, block, 0, stream, args)
+             : launch_early(rope_kv_write_kernel<T, kVec, kMostPairs>, grid, block, 0, stream, args);
 }
 
 }  // namespace
@@ -57,11 +136,10 @@ bool can_vectorize(const RopeKvWriteArgs& args) {
 
 Status rope_kv_write_cuda(const RopeKvWriteArgs& args, void* stream) {
   if (args.dtype != args.pool.dtype) return Status::kUnsupportedDType;
-  const dim3 grid(static_cast<unsigned>(args.num_tokens)), block(cuda::kBlock);
+  if (args.rotary_dim > 2 * cuda::kMostPairs) return Status::kUnsupportedShape;
   return cuda::with_type(args.dtype, [&]<class T>(T) {
-    return cuda::can_vectorize<T>(args)
-               ? cuda::launch_early(cuda::rope_kv_write_kernel<T, cuda::kVectorSize<T>>, grid, block, 0, stream, args)
-               : cuda::launch_early(cuda::rope_kv_write_kernel<T, 1>, grid, block, 0, stream, args);
+    return cuda::can_vectorize<T>(args) ? cuda::run<T, cuda::kVectorSize<T>>(args, stream)
+                                        : cuda::run<T, 1>(args, stream);
   });
 }
 

@@ -1,4 +1,5 @@
-// rope_kv_write: rotates q in place, rotates k, and writes k and v to the pool.
+// rope_kv_write: rotates q in place, rotates k, and writes k and v to the pool; before that, the norm of each head of q
+// and of k (rms_norm.h's) where a model has one (Qwen3).
 //
 // The first `rotary_dim` elements of each head are rotated in the half-split convention: with half = rotary_dim / 2,
 //   (x[i], x[i + half]) -> (x[i] cos - x[i + half] sin, x[i + half] cos + x[i] sin),  0 <= i < half,
@@ -29,7 +30,10 @@ struct RopeKvWriteArgs {
   int64_t q_stride;
   int64_t k_stride;
   int64_t v_stride;
-  DType dtype;  // of q, k and v; float32 on CPU, the pool's dtype on CUDA
+  DType dtype;                   // of q, k, v and the norms; float32 on CPU, the pool's dtype on CUDA
+  const void* q_norm = nullptr;  // [head_dim], or null: no norm
+  const void* k_norm = nullptr;  // likewise; both or neither
+  float norm_eps = 0;
 };
 
 // REQUIRES: no two tokens have the same row and position.

@@ -33,6 +33,12 @@ def test_steps_are_measured_eagerly_and_recorded(device: str, capsys: pytest.Cap
     assert [row[0].strip() for row in rows if row[2].strip()] == [f"tiny {name}" for name in recorded]
 
 
+def test_fewer_decodes_than_are_beside_a_prefill_may_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    gpu_steps.main(["--device", "cpu", "--smoke", "--decodes", "1"])
+    names = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("| tiny")]
+    assert names == ["tiny decode 1 x 40", "tiny prefill 24", "tiny prefill 48", "tiny decode 2 x 40, prefill 24"]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 @pytest.mark.parametrize("bench", [kernels, gpu_steps])
 def test_without_a_device_that_is_said(bench: object) -> None:

@@ -33,6 +33,7 @@ def assert_equals_twin(
     rotary_dim: int | None,
     layer: int = 0,
     gap: int = 0,
+    is_normed: bool = False,
     **shape: object,
 ) -> None:
     """On a fused projection with `gap` elements that belong to nobody at the end of each row."""
@@ -43,33 +44,38 @@ def assert_equals_twin(
     fused = torch.randn(paged.num_tokens, (num_heads + 2 * kv) * head_dim + gap, device=device.torch_name).to(dtype)
     fused_twin = fused.clone()
     cos_sin = None if rotary_dim is None else cos_sin_table(rotary_dim, device.torch_name)
+    norms = None
+    if is_normed:
+        weights = torch.randn(2, head_dim, device=device.torch_name).to(dtype)
+        norms = ops.HeadNorms(weights[0], weights[1], 1e-6)
     for module, pool, rows in ((ops, ours, fused), (reference, twin, fused_twin)):
         heads = rows[:, : (num_heads + 2 * kv) * head_dim].unflatten(1, (-1, head_dim))
         q, k, v = heads.split((num_heads, kv, kv), dim=1)
-        module.rope_kv_write(q, k, v, cos_sin, paged.batch, pool, layer)
+        module.rope_kv_write(q, k, v, cos_sin, paged.batch, pool, layer, norms)
     for actual, expected in ((fused, fused_twin), (ours.data, twin.data)):
-        tolerance = TOLERANCE[actual.dtype]
+        tolerance = (2 if is_normed else 1) * TOLERANCE[actual.dtype]  # what is rounded twice differs twice
         torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+@pytest.mark.parametrize("is_normed", [False, True])
 @pytest.mark.parametrize("pool_dtype", POOL_DTYPES)
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "head_dim"), [(8, 4, 32), (12, 12, 64), (14, 2, 64), (4, 1, 128), (2, 2, 256)]
 )
 def test_equals_its_twin(
-    device: KernelDevice, pool_dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int
+    device: KernelDevice, pool_dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int, is_normed: bool
 ) -> None:
-    assert_equals_twin(
-        MIXED, device, num_heads, head_dim, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=pool_dtype
-    )
+    shape = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "dtype": pool_dtype}
+    assert_equals_twin(MIXED, device, num_heads, head_dim, is_normed=is_normed, **shape)
 
 
 @pytest.mark.parametrize("pool_dtype", POOL_DTYPES)
 @pytest.mark.parametrize("rotary_dim", [None, 16, 24, 80])
+@pytest.mark.parametrize("is_normed", [False, True])
 def test_rotates_only_the_leading_dimensions(
-    device: KernelDevice, pool_dtype: torch.dtype, rotary_dim: int | None
+    device: KernelDevice, pool_dtype: torch.dtype, rotary_dim: int | None, is_normed: bool
 ) -> None:
-    assert_equals_twin(MIXED, device, 4, rotary_dim, head_dim=80, dtype=pool_dtype)
+    assert_equals_twin(MIXED, device, 4, rotary_dim, is_normed=is_normed, head_dim=80, dtype=pool_dtype)
 
 
 @pytest.mark.parametrize(("layers_per_unit", "block_size"), [(1, 1), (4, 16), (4, 32), (3, 5)])
@@ -90,6 +96,7 @@ def test_writes_one_layer_and_no_other(device: KernelDevice, layers_per_unit: in
     half=st.integers(1, 20),
     rest=st.integers(0, 9),
     gap=st.integers(0, 7),
+    is_normed=st.booleans(),
     pool_dtype=st.sampled_from(POOL_DTYPES),
 )
 def test_takes_any_shape(
@@ -100,6 +107,7 @@ def test_takes_any_shape(
     half: int,
     rest: int,
     gap: int,
+    is_normed: bool,
     pool_dtype: torch.dtype,
 ) -> None:
     head_dim = 2 * half + rest
@@ -111,6 +119,7 @@ def test_takes_any_shape(
         group * num_kv_heads,
         2 * half,
         gap=8 * gap if device.is_cuda else gap,
+        is_normed=is_normed,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         dtype=pool_dtype,

@@ -29,7 +29,10 @@ class Attention:
         self.num_kv_heads, self.head_dim = num_kv_heads, head_dim
         self._shape = (-1, num_heads + 2 * num_kv_heads, head_dim)
         self._query_size = num_heads * head_dim
-        self.cos_sin, self.sliding_window, self.qk_norms = cos_sin, sliding_window, qk_norms
+        self.cos_sin, self.sliding_window = cos_sin, sliding_window
+        self.norms = (
+            None if qk_norms is None else ops.HeadNorms(qk_norms[0].weight, qk_norms[1].weight, qk_norms[0].eps)
+        )
         self._scale = head_dim**-0.5
 
     def mix(self, x: Tensor, batch: StepBatch, pool: PagedPool) -> Tensor:
@@ -37,15 +40,13 @@ class Attention:
         return self.attend(*self.split(x), batch, pool)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v of x, [T, heads, head_dim] each; normed, not yet rotated."""
+        """q, k and v of x, [T, heads, head_dim] each; neither normed nor rotated."""
         q, k, v = self.qkv(x).view(self._shape).split_with_sizes(self._heads, 1)
-        if self.qk_norms is not None:
-            q, k = self.qk_norms[0](q), self.qk_norms[1](k)
         return q, k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, batch: StepBatch, pool: PagedPool) -> Tensor:
         """What split() gave: k and v to the pool, q to all that its sequence has there."""
-        ops.rope_kv_write(q, k, v, self.cos_sin, batch, pool, self.layer)
+        ops.rope_kv_write(q, k, v, self.cos_sin, batch, pool, self.layer, self.norms)
         ops.wait_for_units(pool, self.layer // pool.layers_per_unit)
         mixed = ops.paged_attention(q, batch, pool, self.layer, self._scale, self.sliding_window)
         return mixed.view(-1, self._query_size)
