@@ -170,7 +170,7 @@ bench: $(VENV)/.dev ## tokens per second, TTFT, ITL, the core's time per step, e
 	$(BIN)/python -m bench.run.parts.core_contention
 	$(BIN)/python -m bench.run.parts.algorithms
 	$(BIN)/python -m bench.run.parts.kernels
-	$(BIN)/python -m bench.run.parts.read_bandwidth
+	$(BIN)/python -m bench.run.parts.machine_limits
 	$(BIN)/python -m bench.run.gateway.gateway_cost
 	$(BIN)/python -m bench.run.parts.estimator --short
 	$(BIN)/python -m bench.run.serve $(ARGS)

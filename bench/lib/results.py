@@ -43,13 +43,30 @@ class ServerFacts(msgspec.Struct, frozen=True):
 class ReadLimit(msgspec.Struct, frozen=True):
     """What reading the weights once per token allows where they fit no cache."""
 
-    bytes_per_second: float  # measured in the same run, all cores (read_bandwidth.py)
+    bytes_per_second: float  # measured in the same run, all cores (machine_limits.py)
     weight_bytes: int  # read per decode step
 
     @property
     def tokens_per_second(self) -> float:
         """Of one request alone."""
         return ratio(self.bytes_per_second, self.weight_bytes)
+
+
+class ProductLimit(msgspec.Struct, frozen=True):
+    """What the products with the weights allow, attention and all else left out. A step of decodes takes as long as
+    reading the weights or as multiplying them, whichever is longer; prompts take their products.
+    """
+
+    operations_per_second: float  # measured in the same run, all cores, of what bfloat16 weights are multiplied in
+    body_weights: int  # multiplied with each token
+    head_weights: int  # with each token that is drawn
+
+    def tokens_per_second(self, concurrency: int, prompt_len: int, output_len: int, read: ReadLimit) -> float:
+        """Of output, by so many requests at a time, each with a prompt of its own."""
+        prompt = 2 * (prompt_len * self.body_weights + self.head_weights) / self.operations_per_second
+        token = 2 * (self.body_weights + self.head_weights) / self.operations_per_second
+        step = max(concurrency * token, read.weight_bytes / read.bytes_per_second)
+        return ratio(concurrency * output_len, concurrency * prompt + (output_len - 1) * step)
 
 
 class ModelResult(msgspec.Struct, frozen=True):
@@ -59,6 +76,7 @@ class ModelResult(msgspec.Struct, frozen=True):
     limit: ReadLimit
     servers: list[ServerFacts]
     cells: list[Cell]
+    products: ProductLimit | None = None
 
     def median_cells(self) -> list[Cell]:
         """Of equal cells, the one with the (upper) median throughput; in the order they were first measured."""
@@ -160,6 +178,16 @@ def limit_lines(limit: ReadLimit, cells: Sequence[Cell]) -> list[str]:
     return lines + [f"{cell.server}: {ratio(cell.report.output_tokens_per_second, most):.0%} of it" for cell in alone]
 
 
+def limit_rows(result: ModelResult, products: ProductLimit, cells: Sequence[Cell]) -> list[list[str]]:
+    """What of the limit of its concurrency each cell reaches."""
+    rows = []
+    for cell in cells:
+        most = products.tokens_per_second(cell.concurrency, result.prompt_len, result.output_len, result.limit)
+        share = ratio(cell.report.output_tokens_per_second, most)
+        rows.append([cell.server, str(cell.concurrency), f"{most:.0f}", f"{share:.0%}"])
+    return rows
+
+
 def describe(result: ModelResult) -> str:
     """The tables of one model, Markdown. Latencies in milliseconds."""
     cells = result.median_cells()
@@ -175,6 +203,10 @@ def describe(result: ModelResult) -> str:
         header = ("better by", "c", "tokens/s", "TTFT p50", "ITL p50")
         parts += ["", render(header, ratio_rows(cells, *names))]
     parts += ["", *limit_lines(result.limit, cells)]
+    if (products := result.products) is not None:
+        speed = f"{products.operations_per_second / 1e9:.0f} GFLOP/s in bfloat16"
+        parts += ["", f"limit of products with the weights, at {speed}:", ""]
+        parts.append(render(("server", "c", "limit tokens/s", "of it"), limit_rows(result, products, cells)))
     problems = {message for cell in result.cells for message in cell.report.errors}
     parts += [f"error: {message}" for message in sorted(problems)]
     return "\n".join(parts)

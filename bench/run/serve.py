@@ -28,11 +28,11 @@ from bench.lib.load.load_client import LoadClient, closed_loop
 from bench.lib.load.load_report import summarize
 from bench.lib.load.request_trace import RequestTrace
 from bench.lib.load.workload import Workload, fitted_workload
-from bench.lib.model.weight_bytes import streamed_weight_bytes
+from bench.lib.model.weight_bytes import multiplied_weights, streamed_weight_bytes
 from bench.lib.server.cpu_use import CpuUse, read_cpu_use
 from bench.lib.server.server_process import ServerProcess
 from bench.lib.server.step_time import read_step_time
-from bench.run.parts.read_bandwidth import read_bandwidth
+from bench.run.parts.machine_limits import arithmetic_speed, read_bandwidth
 
 MIN_REQUESTS = 8
 WARM_UP_TOKENS = 16
@@ -122,12 +122,13 @@ def measure_model(folder: Path, servers: Sequence[ServerProcess], arguments: arg
 def benchmark_model(folder: Path, commands: dict[str, str], arguments: argparse.Namespace) -> results.ModelResult:
     """Starts the servers one after the other, measures them in turns, and stops them."""
     limit = results.ReadLimit(read_bandwidth(os.cpu_count() or 1), streamed_weight_bytes(folder))
+    products = results.ProductLimit(arithmetic_speed(os.cpu_count() or 1), *multiplied_weights(folder))
     with contestants.running(folder, commands) as servers:
         idle_rss = [server.rss_bytes() for server in servers]
         cells = measure_model(folder, servers, arguments)
         facts = contestants.facts(servers, idle_rss)
     workload = fitted_workload(folder, arguments.input_len, arguments.output_len)
-    return results.ModelResult(folder.name, workload.prompt_len, workload.output_len, limit, facts, cells)
+    return results.ModelResult(folder.name, workload.prompt_len, workload.output_len, limit, facts, cells, products)
 
 
 def parse_arguments() -> argparse.Namespace:

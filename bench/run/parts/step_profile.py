@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.lib.model.weight_bytes import streamed_weight_bytes
 from bench.lib.table import render
-from bench.run.parts.read_bandwidth import read_bandwidth
+from bench.run.parts.machine_limits import read_bandwidth
 from schedcore.api.config import EngineConfig
 from schedcore.api.types import EngineRequest, SamplingParams
 from worker import ops

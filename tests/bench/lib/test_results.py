@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from bench.lib.load.load_report import Distribution, LoadReport
-from bench.lib.results import Cell, ModelResult, ReadLimit, ServerFacts, describe, ratio_rows
+from bench.lib.results import Cell, ModelResult, ProductLimit, ReadLimit, ServerFacts, describe, ratio_rows
 from bench.lib.server.step_time import StepTime
 from bench.lib.table import render
 
@@ -51,8 +52,24 @@ def test_description_has_a_row_per_cell_and_names_errors() -> None:
     assert "ours: 75% of it" in text
 
 
+def test_products_limit_many_requests_and_memory_limits_few() -> None:
+    read = ReadLimit(100e9, 100_000_000)  # 1 ms a step
+    products = ProductLimit(1e12, 40_000_000, 10_000_000)  # 0.1 ms a token, 0.08 of a prompt's, 0.02 the head
+    assert products.tokens_per_second(1, 10, 101, read) == pytest.approx(101 / (0.82e-3 + 100 * 1e-3))
+    assert products.tokens_per_second(64, 10, 101, read) == pytest.approx(101 / (0.82e-3 + 100 * 0.1e-3))
+
+
+def test_description_says_what_of_the_limit_each_cell_reaches() -> None:
+    result = model_result([cell("ours", 1, 95.0), cell("ours", 8, 160.0)])
+    assert "limit of products" not in describe(result)
+    limited = msgspec.structs.replace(result, products=ProductLimit(1e12, 1_000_000, 0), limit=ReadLimit(1e9, 10**7))
+    rows = [[column.strip() for column in line.strip("|").split("|")] for line in describe(limited).splitlines()]
+    assert ["ours", "1", "102", "94%"] in rows
+    assert ["ours", "8", "810", "20%"] in rows
+
+
 def test_results_survive_json() -> None:
-    result = model_result([cell("ours", 1, 300.0)])
+    result = msgspec.structs.replace(model_result([cell("ours", 1, 300.0)]), products=ProductLimit(1e12, 8, 2))
     assert msgspec.json.decode(msgspec.json.encode(result), type=ModelResult) == result
 
 

@@ -1,9 +1,11 @@
-"""How fast memory can be read here (after STREAM, read only): the limit of a decode step whose weights fit no cache.
+"""How fast memory can be read here (after STREAM, read only), the limit of a decode step whose weights fit no cache,
+and how fast bfloat16 is multiplied, the limit of prompts and of steps with many decodes.
 
-    python -m bench.run.parts.read_bandwidth [--threads 1 2] [--megabytes 512] [--seconds 2]
+    python -m bench.run.parts.machine_limits [--threads 1 2] [--megabytes 512] [--seconds 2]
 
-GB/s, best of the runs that fit into the time: what others take from the machine only lowers it. And what the first
-write to fresh memory costs, by which worker/batch/host_memory.py explains make_resident().
+Best of the runs that fit into the time: what others take from the machine only lowers it. Where the instruction set has
+no products of bfloat16, they are of float32. And what the first write to fresh memory costs, by which
+worker/batch/host_memory.py explains make_resident().
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from worker import _kernels
 from worker.batch.host_memory import map_huge_pages
 
 MEMORY_BYTES = 512 << 20
+BFLOAT16 = 1  # kernels/include/base/dtype.h
+ROUNDS = 100_000  # some milliseconds
 
 
 def read_bandwidth(num_threads: int, num_bytes: int = MEMORY_BYTES, seconds: float = 1.0) -> float:
@@ -33,6 +37,21 @@ def read_bandwidth(num_threads: int, num_bytes: int = MEMORY_BYTES, seconds: flo
     finally:
         _kernels.set_num_threads(before)
     return data.nbytes / best
+
+
+def arithmetic_speed(num_threads: int, seconds: float = 1.0) -> float:
+    """Operations per second, a multiply-add counts two, of the fastest run of our kernels' own threads."""
+    before = _kernels.num_threads()
+    _kernels.set_num_threads(num_threads)
+    try:
+        best, end = 0.0, time.perf_counter() + seconds
+        while best == 0.0 or time.perf_counter() < end:
+            start = time.perf_counter()
+            done = _kernels.arithmetic_limit(ROUNDS, BFLOAT16)
+            best = max(best, done / (time.perf_counter() - start))
+    finally:
+        _kernels.set_num_threads(before)
+    return best
 
 
 def first_write_seconds(num_bytes: int = 64 << 20) -> tuple[float, float]:
@@ -54,7 +73,9 @@ def main() -> None:
     args = parser.parse_args()
     for num_threads in args.threads:
         speed = read_bandwidth(num_threads, args.megabytes << 20, args.seconds)
-        print(f"{num_threads} thread{'s' if num_threads > 1 else ''}: {speed / 1e9:.1f} GB/s")
+        operations = arithmetic_speed(num_threads, args.seconds)
+        name = f"{num_threads} thread{'s' if num_threads > 1 else ''}"
+        print(f"{name}: {speed / 1e9:.1f} GB/s, {operations / 1e9:.0f} GFLOP/s in bfloat16")
     first, again = (1e3 * seconds / 64 for seconds in first_write_seconds())
     print(f"first write to fresh memory: {first:.2f} ms per MiB, again: {again:.3f}")
 
