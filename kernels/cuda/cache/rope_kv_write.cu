@@ -1,6 +1,6 @@
-// Eight lanes take one head of one token, a few pairs of elements each: of q and k those that are rotated together, of
-// v any two. All that is read is on its way before anything is waited for. What a norm gives is rounded to T before it
-// is rotated, as it is where heads are normed by rms_norm.
+// Eight lanes take one head of one token: of q and k a few pairs of elements each that are rotated together, then what
+// lies behind the rotated part; all of v lies there. What is rotated, and what it is rotated by, is on its way before
+// anything is waited for. What a norm gives is rounded to T before it is rotated, as rms_norm does.
 #include "cache/rope_kv_write.h"
 #include "launch.cuh"
 #include "paged.cuh"
