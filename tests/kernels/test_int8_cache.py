@@ -97,7 +97,8 @@ def test_rotated_keys_are_the_twins_but_for_the_last_bit_of_a_rotation(
     rotated, expected = q.clone(), q.clone()
     ops.rope_kv_write(rotated, k, v, cos_sin, paged.batch, paged.pool, 0, norms)
     reference.rope_kv_write(expected, k, v, cos_sin, paged.batch, twin, 0, norms)
-    torch.testing.assert_close(rotated, expected, rtol=2e-6, atol=2e-6)
+    tolerance = 2e-6 if is_normed else 1e-6  # what is rounded twice differs twice
+    torch.testing.assert_close(rotated, expected, rtol=tolerance, atol=tolerance)
     integers, scales = integers_and_scales(paged.pool.data, num_kv_heads)
     wanted, of_twin = integers_and_scales(twin.data, num_kv_heads)
     assert (integers.int() - wanted.int()).abs().max() <= 1
