@@ -2,6 +2,7 @@
 // the row in registers between the sum and the product; rows too long for that are read twice. Bytes: 2 x row (+ 2 x
 // row with a residual); nothing else counts.
 #include "launch.cuh"
+#include "norm_vector.cuh"
 #include "rms_norm.h"
 #include "vector.cuh"
 
@@ -29,19 +30,6 @@ __device__ float row_sum(float x) {
 template <class T, int kVec>
 __device__ Vector<T, kVec> add(Vector<T, kVec> v, const Vector<T, kVec>& other) {
   for (int j = 0; j < kVec; ++j) v.set(j, v[j] + other[j]);
-  return v;
-}
-
-template <class T, int kVec>
-__device__ float sum_squares(const Vector<T, kVec>& v) {
-  float sum = 0;
-  for (int j = 0; j < kVec; ++j) sum += v[j] * v[j];
-  return sum;
-}
-
-template <class T, int kVec>
-__device__ Vector<T, kVec> multiply(Vector<T, kVec> v, float factor, const Vector<T, kVec>& weight) {
-  for (int j = 0; j < kVec; ++j) v.set(j, v[j] * factor * weight[j]);
   return v;
 }
 

@@ -14,12 +14,13 @@ import argparse
 import time
 
 import numpy as np
+import torch
 
 from worker import _kernels
 from worker.batch.host_memory import map_huge_pages
+from worker.ops.native import DTYPES
 
 MEMORY_BYTES = 512 << 20
-BFLOAT16 = 1  # kernels/include/base/dtype.h
 ROUNDS = 100_000  # some milliseconds
 
 
@@ -47,7 +48,7 @@ def arithmetic_speed(num_threads: int, seconds: float = 1.0) -> float:
         best, end = 0.0, time.perf_counter() + seconds
         while best == 0.0 or time.perf_counter() < end:
             start = time.perf_counter()
-            done = _kernels.arithmetic_limit(ROUNDS, BFLOAT16)
+            done = _kernels.arithmetic_limit(ROUNDS, DTYPES[torch.bfloat16])
             best = max(best, done / (time.perf_counter() - start))
     finally:
         _kernels.set_num_threads(before)

@@ -3,6 +3,7 @@
 // normed by rms_norm. Bytes: 4 x d_kv per token, and 12 of indices.
 #include "cache/project_rope_write.h"
 #include "launch.cuh"
+#include "norm_vector.cuh"
 #include "paged.cuh"
 #include "rope.cuh"
 #include "vector.cuh"
@@ -23,11 +24,9 @@ struct NormedHead {
 
   template <int kVec>
   __device__ Vector<T, kVec> load(int at) const {
-    Vector<T, kVec> v = load_vector<kVec>(head + at);
+    const Vector<T, kVec> v = load_vector<kVec>(head + at);
     if (weight == nullptr) return v;
-    const Vector<T, kVec> w = load_vector<kVec>(weight + at);
-    for (int j = 0; j < kVec; ++j) v.set(j, v[j] * factor * w[j]);
-    return v;
+    return multiply(v, factor, load_vector<kVec>(weight + at));
   }
 };
 
@@ -36,8 +35,7 @@ template <int kVec, class T>
 __device__ float norm_factor(const T* head, int head_dim, int first, float eps) {
   float squares = 0;
   for (int i = first; i < head_dim; i += kLanes * kVec) {
-    const Vector<T, kVec> v = load_vector<kVec>(head + i);
-    for (int j = 0; j < kVec; ++j) squares += v[j] * v[j];
+    squares += sum_squares(load_vector<kVec>(head + i));
   }
   for (int offset = kLanes / 2; offset > 0; offset /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, offset);
   return rsqrtf(squares / static_cast<float>(head_dim) + eps);

@@ -3,6 +3,7 @@
 // anything is waited for. What a norm gives is rounded to T before it is rotated, as rms_norm does.
 #include "cache/rope_kv_write.h"
 #include "launch.cuh"
+#include "norm_vector.cuh"
 #include "paged.cuh"
 #include "rope.cuh"
 #include "vector.cuh"
@@ -42,19 +43,6 @@ __device__ Head<T> find_head(const RopeKvWriteArgs& args, int token, int index) 
   if (is_v) return {static_cast<const T*>(args.v) + token * args.v_stride + in_row, to, nullptr, nullptr, 0, head_dim};
   const T* k = static_cast<const T*>(args.k) + token * args.k_stride + in_row;
   return {k, to, static_cast<const T*>(args.k_norm), cos, rotary_dim / 2, head_dim};
-}
-
-template <class T, int kVec>
-__device__ float sum_squares(const Vector<T, kVec>& v) {
-  float sum = 0;
-  for (int j = 0; j < kVec; ++j) sum += v[j] * v[j];
-  return sum;
-}
-
-template <class T, int kVec>
-__device__ Vector<T, kVec> multiply(Vector<T, kVec> v, float factor, const Vector<T, kVec>& weight) {
-  for (int j = 0; j < kVec; ++j) v.set(j, v[j] * factor * weight[j]);
-  return v;
 }
 
 // kMaxPairs: of a head.
