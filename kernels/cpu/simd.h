@@ -198,6 +198,16 @@ inline Vec load(const int8_t* p) {
 #endif
 }
 
+// As store(), in one instruction where there is one, which takes subnormal numbers for zero, as the product does.
+inline void store_rounded(BFloat16* to, Vec value) {
+#ifdef __AVX512BF16__
+  const auto rounded = _mm512_cvtneps_pbh(bit_cast<__m512>(value));
+  __builtin_memcpy(to, &rounded, sizeof(rounded));
+#else
+  store(to, value);
+#endif
+}
+
 // ---- the first n < kWidth elements; the others read as zero and are not written ----
 
 template <class T>
@@ -249,6 +259,20 @@ inline void alternate(Vec& a, Vec& b) {
   a = __builtin_shufflevector(x, y, 0, 4, 1, 5);
   b = __builtin_shufflevector(x, y, 2, 6, 3, 7);
 #endif
+}
+
+// The lanes of v[i] become lane i of each. Each pass makes one vector of two, so that after as many as a lane's number
+// has bits every element has changed places with its mirror.
+inline void transpose(Vec (&v)[kWidth]) {
+  for (int n = 1; n < kWidth; n *= 2) {
+    Vec x[kWidth];
+    for (int i = 0; i < kWidth / 2; ++i) {
+      x[2 * i] = v[i];
+      x[2 * i + 1] = v[i + kWidth / 2];
+      alternate(x[2 * i], x[2 * i + 1]);
+    }
+    for (int i = 0; i < kWidth; ++i) v[i] = x[i];
+  }
 }
 
 // ---- over the lanes ----

@@ -75,11 +75,6 @@ inline void join(const AttentionState& a, const AttentionState& b, int64_t rows)
   }
 }
 
-inline void divide(float* out, float total, int64_t n) {
-  const float factor = 1.0f / total;
-  for (int64_t i = 0; i < n; ++i) out[i] *= factor;
-}
-
 // One row of a partition as it goes to memory: top, total, then the head_dim elements of out.
 inline int64_t partial_size(int64_t head_dim) { return head_dim + 2; }
 
@@ -96,8 +91,7 @@ struct AttentionSink {
   void write(const AttentionState& state, int64_t row, int64_t query, int64_t head) const {
     const int64_t head_dim = args->pool.head_dim;
     float* to = static_cast<float*>(args->out) + ((first_query + query) * args->num_heads + head) * head_dim;
-    Products::store_result(state.out + row * state.row_size, head_dim, to);
-    divide(to, state.total[row], head_dim);
+    Products::store_result(state.out + row * state.row_size, 1.0f / state.total[row], head_dim, to);
   }
 
   template <class Products>
@@ -107,7 +101,7 @@ struct AttentionSink {
     to += (query * args->num_heads + head) * partial_size(head_dim);
     to[0] = state.top[row];
     to[1] = state.total[row];
-    Products::store_result(state.out + row * state.row_size, head_dim, to + 2);
+    Products::store_result(state.out + row * state.row_size, 1.0f, head_dim, to + 2);
   }
 };
 
@@ -117,8 +111,8 @@ inline void merge_partials(float* partials, int64_t num_partitions, int64_t stri
     const float* next = partials + i * stride;
     join_row(partials[0], partials[1], partials + 2, next[0], next[1], next + 2, head_dim);
   }
-  __builtin_memcpy(out, partials + 2, static_cast<size_t>(head_dim) * sizeof(float));
-  divide(out, partials[1], head_dim);
+  const float factor = 1.0f / partials[1];
+  for (int64_t i = 0; i < head_dim; ++i) out[i] = partials[2 + i] * factor;
 }
 
 inline void copy(const AttentionState& from, int64_t rows, const AttentionState& to) {

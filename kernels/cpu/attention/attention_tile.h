@@ -103,18 +103,18 @@ class TileAttention {
   static constexpr bool kHasScales = std::is_same_v<T, int8_t>;
 
   struct Workspace {
-    Element* queries;    // [row_size / kPerElement][kTileRows], scaled
-    Query* query;        // [row_size]: one of them
-    Element* keys;       // [kKeyBlock][row_size / kPerElement]
-    Element* values;     // [kKeyBlock / kPerElement][row_size]
-    float* scores;       // [kKeyBlock][kTileRows]; then weights as Element, [kKeyBlock / kPerElement][kTileRows]
-    float* decay;        // [kTileRows]
-    int32_t* positions;  // [kTileRows]
+    Element* queries;     // [row_size / kPerElement][kTileRows], scaled
+    Query* some_queries;  // [kWidth][row_size]
+    Element* keys;        // [kKeyBlock][row_size / kPerElement]
+    Element* values;      // [kKeyBlock / kPerElement][row_size]
+    float* scores;        // [kKeyBlock][kTileRows]; then weights as Element, [kKeyBlock / kPerElement][kTileRows]
+    float* decay;         // [kTileRows]
+    int32_t* positions;   // [kTileRows]
     PartitionedState state;
   };
 
   Workspace workspace() const {
-    const int64_t floats = row_size_ * (3 * kTileRows + 2 * kKeyBlock + 1) + kKeyBlock * kTileRows + 6 * kTileRows;
+    const int64_t floats = row_size_ * (3 * kTileRows + 2 * kKeyBlock + kWidth) + kKeyBlock * kTileRows + 6 * kTileRows;
     float* p = static_cast<float*>(scratch(Scratch::kItem, static_cast<size_t>(floats) * sizeof(float)));
     const auto take = [&p](int64_t n) {
       float* taken = p;
@@ -125,7 +125,7 @@ class TileAttention {
     ws.queries = reinterpret_cast<Element*>(take(row_size_ * kTileRows));
     ws.keys = reinterpret_cast<Element*>(take(row_size_ * kKeyBlock));
     ws.values = reinterpret_cast<Element*>(take(row_size_ * kKeyBlock));
-    ws.query = reinterpret_cast<Query*>(take(row_size_));
+    ws.some_queries = reinterpret_cast<Query*>(take(row_size_ * kWidth));
     ws.scores = take(kKeyBlock * kTileRows);
     ws.decay = take(kTileRows);
     ws.positions = reinterpret_cast<int32_t*>(take(kTileRows));
@@ -144,17 +144,25 @@ class TileAttention {
   // Transposed. Rows beyond the last are zero and see what the last one sees. token_of(query): a Token.
   template <class TokenOf>
   void load_queries(int64_t head, int64_t row_begin, int64_t rows, const Workspace& ws, const TokenOf& token_of) const {
-    for (int64_t r = 0; r < kTileRows; ++r) {
-      const int64_t row = row_begin + min(r, rows - 1);
-      const Token token = token_of(row / group_);
-      const float* from = static_cast<const float*>(args_.q) + token.index * args_.q_stride +
-                          (head * group_ + row % group_) * head_dim_;
-      const float scale = r < rows ? args_.scale : 0.0f;
-      Products::load_query(from, scale, head_dim_, ws.query);
-      for (int64_t i = 0; i < elements(); ++i) {
-        __builtin_memcpy(ws.queries + i * kTileRows + r, ws.query + i * kPerElement, sizeof(Element));
+    for (int64_t first = 0; first < rows; first += kWidth) {
+      for (int64_t r = 0; r < kWidth; ++r) {
+        const int64_t row = row_begin + min(first + r, rows - 1), query = row / group_;
+        const Token token = token_of(query);
+        const float* from = static_cast<const float*>(args_.q) + token.index * args_.q_stride +
+                            (head * group_ + row - query * group_) * head_dim_;
+        Products::load_query(from, first + r < rows ? args_.scale : 0.0f, head_dim_, ws.some_queries + r * row_size_);
+        ws.positions[first + r] = static_cast<int32_t>(token.position);
       }
-      ws.positions[r] = static_cast<int32_t>(token.position);
+      for (int64_t i = 0; i < elements(); i += kWidth) {
+        Vec lanes[kWidth];
+        for (int64_t r = 0; r < kWidth; ++r) {
+          __builtin_memcpy(&lanes[r], ws.some_queries + r * row_size_ + i * kPerElement, sizeof(Vec));
+        }
+        transpose(lanes);
+        for (int64_t k = 0; k < kWidth; ++k) {
+          __builtin_memcpy(ws.queries + (i + k) * kTileRows + first, &lanes[k], sizeof(Vec));
+        }
+      }
     }
   }
 

@@ -55,15 +55,15 @@ class StreamProducts {
     for (int64_t i = head_dim; i < row_size(head_dim); ++i) to[i] = 0;
   }
 
-  static void store_result(const float* from, int64_t head_dim, float* to) {
+  static void store_result(const float* from, float factor, int64_t head_dim, float* to) {
     const int64_t whole = head_dim / kChunk * kChunk;
     for (int64_t i = 0; i < whole; i += kChunk) {
-      Vec a = load(from + i), b = load(from + i + kWidth);
+      Vec a = load(from + i) * factor, b = load(from + i + kWidth) * factor;
       if constexpr (kIsSplit) alternate(a, b);
       store(to + i, a);
       store(to + i + kWidth, b);
     }
-    for (int64_t i = whole; i < head_dim; ++i) to[i] = from[i];
+    for (int64_t i = whole; i < head_dim; ++i) to[i] = from[i] * factor;
   }
 
   // As it is multiplied.

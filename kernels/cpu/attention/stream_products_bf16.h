@@ -28,23 +28,28 @@ class StreamPairs {
   static void load_query(const float* from, float scale, int64_t head_dim, Query* to) {
     const int64_t size = row_size(head_dim);
     for (int64_t i = 0; i < size; i += kWidth) {
-      store(to + i, i < head_dim ? HOCKET_ISA::load_up_to(from + i, head_dim - i) * scale : Vec{});
+      store_rounded(to + i, i < head_dim ? HOCKET_ISA::load_up_to(from + i, head_dim - i) * scale : Vec{});
     }
   }
 
   // A chunk's results are in the order of join(): four of every eight, then the other four.
-  static void store_result(const float* from, int64_t head_dim, float* to) {
-    for (int64_t i = 0; i < head_dim; ++i) {
-      const int64_t place = i % kChunk;
-      to[i] = from[i - place + place % 8 / 4 * kWidth + place / 8 * 4 + place % 4];
+  static void store_result(const float* from, float factor, int64_t head_dim, float* to) {
+    for (int64_t i = 0; i < head_dim; i += kChunk) {
+      Vec halves[2] = {load(from + i) * factor, load(from + i + kWidth) * factor};
+      restore_order<int8_t>(halves[0], halves[1]);
+      for (int64_t h = 0; h < 2; ++h) {
+        const int64_t left = head_dim - i - h * kWidth;
+        if (left > 0)
+          left < kWidth ? store_first(to + i + h * kWidth, halves[h], left) : store(to + i + h * kWidth, halves[h]);
+      }
     }
   }
 
-  static Vec round_weight(Vec weight) { return bit_cast<Vec>(widen(to_bfloat16(weight)) << 16); }
-  static void store_weight(Weight* to, Vec weight) {
-    const HalfVec half = to_bfloat16(weight);
-    __builtin_memcpy(to, &half, sizeof(half));
+  static Vec round_weight(Vec weight) {
+    const auto half = bit_cast<HalfVec>(_mm512_cvtneps_pbh(bit_cast<__m512>(weight)));
+    return bit_cast<Vec>(widen(half) << 16);
   }
+  static void store_weight(Weight* to, Vec weight) { store_rounded(to, weight); }
 
   static void expand_key(const BFloat16* from, int64_t head_dim, Element* to) {
     for (int64_t i = 0; i < head_dim; i += kChunk) _mm512_storeu_si512(to + i / 2, load_up_to(from + i, head_dim - i));
@@ -99,9 +104,6 @@ class StreamPairs {
 
  private:
   static constexpr int64_t kChunk = 2 * kWidth;
-
-  // As store() of simd.h: exp() gives no NaN and nothing that is not normal, which this instruction takes for zero.
-  static HalfVec to_bfloat16(Vec weight) { return bit_cast<HalfVec>(_mm512_cvtneps_pbh(bit_cast<__m512>(weight))); }
 
   static __m512i load_bits(const BFloat16* p) { return _mm512_loadu_si512(p); }
   static __m512i load_bits(const BFloat16* p, __mmask32 mask) { return _mm512_maskz_loadu_epi16(mask, p); }

@@ -14,16 +14,6 @@
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
 
-// As store(), in one instruction where there is one, which takes subnormal numbers for zero, as the product does.
-inline void store_rounded(BFloat16* to, Vec value) {
-#ifdef __AVX512BF16__
-  const auto rounded = _mm512_cvtneps_pbh(value);
-  __builtin_memcpy(to, &rounded, sizeof(rounded));
-#else
-  store(to, value);
-#endif
-}
-
 // Rows [begin, end) of x as bfloat16, padded with zeros to whole vectors.
 void convert_rows(const ProductInput& x, int64_t in_features, BFloat16* to, int64_t stride, int64_t begin,
                   int64_t end) {
