@@ -5,6 +5,9 @@
 // panels at a time, so that there are enough independent sums to hide the latency. Every sum runs over k in the same
 // order in one register, so its value does not depend on the group. linear_bf16_amx.h has the product by tiles.
 //
+// Rows are addressed by threes. With a pointer of its own for each there are not enough registers, compilers keep some
+// in vector registers, and what brings them back takes the place of a product: 5 to 10 % of the time.
+//
 // The weight is asked for ahead of its use: where one group is all there is, a little further down the same panels;
 // else, while the groups use one panel, the next one, in equal parts.
 #pragma once
@@ -76,9 +79,16 @@ class Bf16Product {
   // ask for meanwhile, by `step` bytes per pair of k.
   template <int kRows, int kPanels, bool kIsOnly>
   void tile(int64_t row, int64_t panel, const char* next, int64_t step) const {
+    constexpr int kSums = kRows * kPanels * 2;
     const T* weights = packed(panel);
-    const BFloat16* x = static_cast<const BFloat16*>(x_.data) + row * x_.stride;
-    Vec sums[kRows][kPanels][2] = {};
+    const int64_t stride = x_.stride;
+    const BFloat16* thirds[(kRows + 2) / 3];  // every third row: the two behind it are one and two strides away
+    for (int i = 0; i < (kRows + 2) / 3; ++i) {
+      thirds[i] = static_cast<const BFloat16*>(x_.data) + (row + 3 * i) * stride;
+    }
+    Vec sums[kSums];
+#pragma GCC unroll 32
+    for (Vec& sum : sums) sum = Vec{};
     for (int64_t pair = 0; pair < num_pairs_; ++pair) {
       if constexpr (kIsOnly) {
         prefetch_panels<kPanels>(panel, pair + kAheadPairs / kPanels);
@@ -88,17 +98,31 @@ class Bf16Product {
       }
       __m512bh w[kPanels][2];
       for (int p = 0; p < kPanels; ++p) load_panel(weights + p * panel_size_ + pair * 2 * kPanel, w[p]);
+#pragma GCC unroll 16
+      for (const BFloat16*& rows : thirds) asm("" : "+r"(rows));  // or the compiler makes a pointer of each row
+#pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const __m512bh x_r = splat_pair(x + r * x_.stride + 2 * pair);
-        for (int p = 0; p < kPanels; ++p) {
-          for (int j = 0; j < 2; ++j) sums[r][p][j] = _mm512_dpbf16_ps(sums[r][p][j], x_r, w[p][j]);
+        const __m512bh x_r = splat_pair(thirds[r / 3] + r % 3 * stride);
+        for (int i = 0; i < 2 * kPanels; ++i) {
+          Vec& sum = sums[r * 2 * kPanels + i];
+          sum = _mm512_dpbf16_ps(sum, x_r, w[i / 2][i % 2]);
         }
       }
+#pragma GCC unroll 16
+      for (const BFloat16*& rows : thirds) rows += 2;
     }
-    for (int r = 0; r < kRows; ++r) {
-      for (int p = 0; p < kPanels; ++p) {
-        restore_order<T>(sums[r][p][0], sums[r][p][1]);
-        write_panel(weight_, out_, row + r, panel + p, sums[r][p][0], sums[r][p][1]);
+    Vec results[kSums];
+#pragma GCC unroll 32
+    for (int i = 0; i < kSums; ++i) results[i] = sums[i];
+    write_tile(results, kRows, kPanels, row, panel);
+  }
+
+  // sums: [num_rows][num_panels][2].
+  [[gnu::noinline]] void write_tile(Vec* sums, int64_t num_rows, int64_t num_panels, int64_t row, int64_t panel) const {
+    for (int64_t r = row; r < row + num_rows; ++r) {
+      for (int64_t p = panel; p < panel + num_panels; ++p, sums += 2) {
+        restore_order<T>(sums[0], sums[1]);
+        write_panel(weight_, out_, r, p, sums[0], sums[1]);
       }
     }
   }

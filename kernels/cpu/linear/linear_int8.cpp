@@ -30,31 +30,51 @@ class Int8Product {
   void run(int64_t panel_begin, int64_t panel_end) const {
     int64_t panel = panel_begin;
     if (num_rows_ <= kMaxRowsOfTwo) {
-      for (; panel + 2 <= panel_end; panel += 2) run_group<2, kMaxRowsOfTwo>(0, num_rows_, panel);
+      for (; panel + 2 <= panel_end; panel += 2) run_group<2, kMaxRowsOfTwo, true>(0, num_rows_, panel, {});
     }
-    for (; panel < panel_end; ++panel) run_groups(panel);
+    for (; panel < panel_end; ++panel) {
+      num_rows_ > Dot::kMaxRows ? run_groups(panel) : run_group<1, Dot::kMaxRows, true>(0, num_rows_, panel, {});
+    }
   }
 
  private:
   static constexpr int64_t kScalesBytes = kPanel * static_cast<int64_t>(sizeof(typename Weights::Scale));
+  static constexpr int64_t kLine = 64;
 
+  // What is asked for by and by.
+  struct Ahead {
+    const int8_t* place;
+    int64_t step;
+
+    void ask() {
+      __builtin_prefetch(place, 0, 2);
+      place += step;
+    }
+  };
+
+  // While the groups use one panel, the next one is asked for, in equal parts.
   void run_groups(int64_t panel) const {
     const int64_t groups = ceil_div(num_rows_, int64_t{Dot::kMaxRows});
-    for (int64_t g = 0; g < groups; ++g) {
+    const int64_t part = ceil_div(panel_bytes_, groups), times = ceil_div(panel_bytes_, kVectorsBytes);
+    const int8_t* next = static_cast<const int8_t*>(weight_.panels) + (panel + 1) * panel_bytes_;
+    for (int64_t g = 0; g < groups; ++g, next += part) {
       const int64_t first = num_rows_ * g / groups, end = num_rows_ * (g + 1) / groups;
-      run_group<1, Dot::kMaxRows>(first, end - first, panel);
+      run_group<1, Dot::kMaxRows, false>(first, end - first, panel, {next, min(kLine, ceil_div(part, times))});
     }
   }
 
-  template <int kPanels, int kRows>
-  void run_group(int64_t row, int64_t num_rows, int64_t panel) const {
-    if (num_rows == kRows) return tile<kRows, kPanels>(row, panel);
-    if constexpr (kRows > 1) run_group<kPanels, kRows - 1>(row, num_rows, panel);
+  template <int kPanels, int kRows, bool kIsOnly>
+  void run_group(int64_t row, int64_t num_rows, int64_t panel, Ahead ahead) const {
+    if (num_rows == kRows) return tile<kPanels, kRows, kIsOnly>(row, panel, ahead);
+    if constexpr (kRows > (kIsOnly ? 1 : Dot::kMaxRows / 2)) {
+      run_group<kPanels, kRows - 1, kIsOnly>(row, num_rows, panel, ahead);
+    }
   }
 
-  // kRows rows from `row` on, kPanels panels from `panel` on.
-  template <int kRows, int kPanels>
-  void tile(int64_t row, int64_t panel) const {
+  // kRows rows from `row` on, kPanels panels from `panel` on. kIsOnly: there are no other rows, and a little further
+  // down the same panels is asked for; else `ahead` is. Not inlined: among others its loops find too few registers.
+  template <int kPanels, int kRows, bool kIsOnly>
+  [[gnu::noinline]] void tile(int64_t row, int64_t panel, Ahead ahead) const {
     const int8_t* weights = static_cast<const int8_t*>(weight_.panels) + panel * panel_bytes_;
     const int8_t* end = weights + panel_bytes_;
     Vec sums[kRows][kPanels][2];  // all loops over it and over dots are unrolled: both are registers
@@ -74,10 +94,14 @@ class Int8Product {
       }
       const int64_t steps = ceil_div(n, 4 * Weights::kQuads);
       // Past the end of these panels come the next ones.
-      const int64_t ahead = kAheadBytes + (end - weights > kAheadBytes ? 0 : (kPanels - 1) * panel_bytes_);
-      add_block(x_.values(row) + k, weights, ahead, steps, dots);
+      const int64_t further = kAheadBytes + (end - weights > kAheadBytes ? 0 : (kPanels - 1) * panel_bytes_);
+      add_block<kIsOnly>(x_.values(row) + k, weights, further, steps, ahead, dots);
       weights += steps * kVectorsBytes;
-      prefetch<kScalesBytes, kPanels>(weights + ahead);
+      if constexpr (kIsOnly) {
+        prefetch<kScalesBytes, kPanels>(weights + further);
+      } else {
+        ahead.ask();
+      }
       add_scaled(row, k / kInt8Block, weights, dots, sums);
       weights += kScalesBytes;
     }
@@ -89,14 +113,18 @@ class Int8Product {
   }
 
   // Inlined, so that dots stay in registers.
-  template <int kRows, int kPanels>
-  [[gnu::always_inline]] void add_block(const int8_t* x, const int8_t* weights, int64_t ahead, int64_t steps,
-                                        IntVec (&dots)[kRows][kPanels][2]) const {
+  template <bool kIsOnly, int kRows, int kPanels>
+  [[gnu::always_inline]] void add_block(const int8_t* x, const int8_t* weights, int64_t further, int64_t steps,
+                                        Ahead& ahead, IntVec (&dots)[kRows][kPanels][2]) const {
     constexpr int kQuads = Weights::kQuads;
     const int64_t stride = x_.values(1) - x_.values(0);
     for (int64_t step = 0; step < steps; ++step, x += 4 * kQuads, weights += kVectorsBytes) {
       UintVec w[kPanels][2][kQuads];
-      prefetch<kVectorsBytes, kPanels>(weights + ahead);
+      if constexpr (kIsOnly) {
+        prefetch<kVectorsBytes, kPanels>(weights + further);
+      } else {
+        ahead.ask();
+      }
       for (int p = 0; p < kPanels; ++p) {
         const int8_t* packed = weights + p * panel_bytes_;
         for (int j = 0; j < 2; ++j) Weights::unpack(load_quads(packed + j * 4 * kWidth), w[p][j]);
