@@ -27,12 +27,19 @@ MAX_TURN_DELTAS = 128  # of what piled up while a client was behind, rendered in
 _log = logging.getLogger("hocket.gateway")
 
 
+class _Response(web.StreamResponse):
+    """Its head leaves with the first that is written: a client that wakes for the head alone, on a core that both want,
+    has the first token wait meanwhile."""
+
+    _send_headers_immediately = False  # an aiohttp that does not know it sends them at once
+
+
 async def stream_response(request: web.Request, exchange: Exchange, chunks: EventStream) -> web.StreamResponse:
     """Until the first token is there, a failure is an ordinary error response (ApiError); later it is the last event.
 
     A client that goes away cancels the handler, and leaving the generation aborts what it asked for.
     """
-    response = web.StreamResponse(headers=HEADERS)
+    response = _Response(headers=HEADERS)
     try:
         await _stream(request, response, exchange, chunks)
     except ApiError as error:
