@@ -6,7 +6,7 @@
 // order in one register, so its value does not depend on the group. linear_bf16_amx.h has the product by tiles.
 //
 // Rows are addressed by threes. With a pointer of its own for each there are not enough registers, compilers keep some
-// in vector registers, and what brings them back takes the place of a product: 5 to 10 % of the time.
+// in vector registers, and what brings them back takes the place of a product: 3 to 7 % of the time.
 //
 // The weight is asked for ahead of its use: where one group is all there is, a little further down the same panels;
 // else, while the groups use one panel, the next one, in equal parts.

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp.http_writer import StreamWriter
 
 from fakes.byte_tokenizer import END
 from fakes.eventually import eventually
@@ -36,6 +37,17 @@ async def raw_stream(client: Any, **fields: Any) -> tuple[asyncio.StreamReader, 
 
 def endless() -> Any:
     return lambda request: [*b"word "]
+
+
+async def test_the_head_leaves_with_the_first_event(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent_alone: list[StreamWriter] = []
+    monkeypatch.setattr(StreamWriter, "send_headers", lambda writer: sent_alone.append(writer))
+    client = await serve(FakeEngine())
+    reader, writer = await raw_stream(client)
+    begin = await reader.readuntil(b"data: ")
+    assert begin.startswith(b"HTTP/1.1 200 OK")
+    assert not sent_alone
+    writer.close()
 
 
 async def test_client_that_leaves_while_waiting_aborts_at_once(serve: Any) -> None:
