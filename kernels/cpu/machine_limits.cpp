@@ -64,8 +64,10 @@ void run_rounds(int64_t rounds, X of_all, const Step& step) {
       sums[j] = Sum{} + static_cast<std::remove_cvref_t<decltype(Sum{}[0])>>(j);  // else one chain would do for all
     }
     for (int64_t i = 0; i < rounds; ++i) {
-      hide(x);
-      for (int j = 0; j < kChains; ++j) sums[j] = step(sums[j], x);
+      for (int j = 0; j < kChains; ++j) {
+        hide(x);  // or what depends on x alone is done once for all chains
+        sums[j] = step(sums[j], x);
+      }
     }
     for (int j = 0; j < kChains; ++j) hide(sums[j]);
   });

@@ -6,7 +6,8 @@
 //
 // add() takes weights that prepare() has made from signed ones, and its sums are too large by kOffset times the sum of
 // x; add_unsigned() takes weights from 0 to 15. quad() is what both take of x: made once for all weights that it meets,
-// since on some CPUs loads are what limits these products.
+// since on some CPUs loads are what limits these products. Where kIsJoined, sums of add_unsigned() are pairs in 16
+// bits, which hold kInt4Block values and no more (8 x 2 x 15 x 127), and join() makes int32 of them.
 #pragma once
 
 #include "linear.h"
@@ -33,6 +34,7 @@ inline IntVec splat_quad(const int8_t* p) {
 // as assembly, since CPUs with and without it share a build.
 struct ByteDot {
   static constexpr int kMaxRows = 6;
+  static constexpr bool kIsJoined = false;
   static constexpr int32_t kOffset = 128;
   static UintVec prepare(UintVec weights) { return weights ^ 0x80808080u; }
   static IntVec quad(const int8_t* x) { return splat_quad(x); }
@@ -47,6 +49,7 @@ struct ByteDot {
 // sign of the weights goes to x.
 struct PairDot {
   static constexpr int kMaxRows = 6;
+  static constexpr bool kIsJoined = true;
   static constexpr int32_t kOffset = 0;
   static UintVec prepare(UintVec weights) { return weights; }
   static IntVec quad(const int8_t* x) { return splat_quad(x); }
@@ -58,7 +61,10 @@ struct PairDot {
   }
   static IntVec add_unsigned(IntVec sum, IntVec x, UintVec weights) {
     const __m512i pairs = _mm512_maddubs_epi16(bit_cast<__m512i>(weights), bit_cast<__m512i>(x));
-    return sum + bit_cast<IntVec>(_mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    return bit_cast<IntVec>(_mm512_add_epi16(bit_cast<__m512i>(sum), pairs));
+  }
+  static IntVec join(IntVec sum) {
+    return bit_cast<IntVec>(_mm512_madd_epi16(bit_cast<__m512i>(sum), _mm512_set1_epi16(1)));
   }
 };
 
@@ -66,7 +72,8 @@ struct PairDot {
 
 // As the one of 16 lanes.
 struct PairDot {
-  static constexpr int kMaxRows = 3;
+  static constexpr int kMaxRows = 4;
+  static constexpr bool kIsJoined = true;
   static constexpr int32_t kOffset = 0;
   static UintVec prepare(UintVec weights) { return weights; }
   static IntVec quad(const int8_t* x) { return splat_quad(x); }
@@ -78,7 +85,10 @@ struct PairDot {
   }
   static IntVec add_unsigned(IntVec sum, IntVec x, UintVec weights) {
     const __m256i pairs = _mm256_maddubs_epi16(bit_cast<__m256i>(weights), bit_cast<__m256i>(x));
-    return sum + bit_cast<IntVec>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    return bit_cast<IntVec>(_mm256_add_epi16(bit_cast<__m256i>(sum), pairs));
+  }
+  static IntVec join(IntVec sum) {
+    return bit_cast<IntVec>(_mm256_madd_epi16(bit_cast<__m256i>(sum), _mm256_set1_epi16(1)));
   }
 };
 
@@ -86,6 +96,7 @@ struct PairDot {
 
 struct PairDot {
   static constexpr int kMaxRows = 3;
+  static constexpr bool kIsJoined = false;
   static constexpr int32_t kOffset = 0;
   static UintVec prepare(UintVec weights) { return weights; }
   static const int8_t* quad(const int8_t* x) { return x; }
@@ -106,6 +117,7 @@ struct Int8Weights {
   static constexpr int64_t kBlock = kInt8Block;
   static constexpr int kQuads = 1;  // of k in a vector
   static constexpr int32_t kOffset = Dot::kOffset;
+  static constexpr bool kIsJoined = false;
   static void unpack(UintVec packed, UintVec (&quads)[kQuads]) { quads[0] = Dot::prepare(packed); }
   template <class Quad>
   static IntVec add(IntVec sum, Quad x, UintVec quad) {
@@ -119,6 +131,7 @@ struct Int4Weights {
   static constexpr int64_t kBlock = kInt4Block;
   static constexpr int kQuads = 2;
   static constexpr int32_t kOffset = 8;
+  static constexpr bool kIsJoined = Dot::kIsJoined;
   static void unpack(UintVec packed, UintVec (&quads)[kQuads]) {
     quads[0] = packed & 0x0f0f0f0fu;
     quads[1] = packed >> 4 & 0x0f0f0f0fu;

@@ -30,10 +30,12 @@ class Int8Rows {
 
   const int8_t* values(int64_t row) const { return data_ + row * stride_; }
   float scale(int64_t row, int64_t block) const { return at<float>(row, scales_, block); }
-  // Of `n` values from k on, whole or the last kInt4Blocks.
+  // Of the block of kBlock values from k on: n of them where it is the last.
+  template <int64_t kBlock>
   int32_t sum(int64_t row, int64_t k, int64_t n) const {
+    if constexpr (kBlock == kInt4Block) return at<int32_t>(row, sums_, k / kInt4Block);
     int32_t total = 0;
-    if (n == kInt8Block) {  // as nearly always: without branches
+    if (n == kBlock) {  // as nearly always: without branches
       for (int64_t i = 0; i < kSumsPerBlock; ++i) total += at<int32_t>(row, sums_, k / kInt4Block + i);
       return total;
     }

@@ -5,8 +5,11 @@
 // weight, so several panels are taken at a time until there are enough independent sums to hide the latency of a
 // multiply-add. Many rows: time is arithmetic; a panel of these is then expanded to float32 once and used for a block
 // of rows. Every sum runs over k in ascending order in one register, so its value depends on none of this.
+//
+// Rows are addressed by threes and the weight is asked for ahead of its use, as in linear_bf16.h.
 #pragma once
 
+#include "linear/ahead.h"
 #include "linear/linear_epilogue.h"
 #include "linear/linear_product.h"
 #include "simd.h"
@@ -15,64 +18,47 @@
 namespace hocket::cpu::HOCKET_ISA {
 
 constexpr int kPanelVecs = 2;
-constexpr int64_t kRowBlock = 96;    // rows that a panel serves before the next one
-constexpr int64_t kExpandRows = 16;  // expand the panel for more rows than this
+constexpr int64_t kRowBlock = 96;  // rows that a panel serves before the next one
 
-// Rows of one group. Expanding on the fly takes registers.
+// Rows of one group: what the registers hold. Expanding on the fly takes some.
 template <class T>
 constexpr int kMaxRows = 6;
 template <>
-constexpr int kMaxRows<BFloat16> = kWidth == 16 ? 6 : 4;
+constexpr int kMaxRows<BFloat16> = kWidth >= 8 ? 6 : 4;
 template <>
-constexpr int kMaxRows<int8_t> = kMaxRows<BFloat16>;
+constexpr int kMaxRows<int8_t> = kWidth == 16 ? 6 : 4;
 
-// The weights of one panel at k = 2 * pair + half, vector `vec` of its columns.
-template <int kHalf, bool kReload>
-inline Vec load_weights(const float* panel, int64_t pair, int vec) {
-  return load(panel + (2 * pair + kHalf) * kPanel + vec * kWidth);
+// A panel is expanded for more rows than this; before, it costs more than it saves.
+template <class T>
+constexpr int64_t kExpandRows = kRowBlock;
+template <>
+constexpr int64_t kExpandRows<BFloat16> = 48;
+template <>
+constexpr int64_t kExpandRows<int8_t> = 8;
+
+// The weights at k = 2 * pair + half, vector `vec` of the columns; p: the pair's, of a panel. kIsScarce: there are no
+// registers left.
+template <int kHalf, bool kIsScarce>
+inline Vec load_weights(const float* p, int vec) {
+  return load(p + kHalf * kPanel + vec * kWidth);
 }
 
-template <int kHalf, bool kReload>
-inline Vec load_weights(const BFloat16* panel, int64_t pair, int vec) {
-  const BFloat16* p = panel + (pair * kPanel + vec * kWidth) * 2;
-  if (kReload) asm("" : "+r"(p));  // for the other half too: there is no register to keep it in
+template <int kHalf, bool kIsScarce>
+inline Vec load_weights(const BFloat16* p, int vec) {
   UintVec bits;
-  __builtin_memcpy(&bits, p, sizeof(bits));
-  return bit_cast<Vec>(kHalf == 0 ? bits << 16 : bits >> 16 << 16);
+  __builtin_memcpy(&bits, p + vec * kWidth * 2, sizeof(bits));
+  if (kHalf == 0) return bit_cast<Vec>(bits << 16);
+  bits >>= 16;
+#if HOCKET_SIMD_WIDTH == 8 && defined(__AVX2__)
+  if (kIsScarce) asm("" : "+x"(bits));  // or the compiler makes it a mask, in a register
+#endif
+  return bit_cast<Vec>(bits << 16);
 }
 
-template <int kHalf, bool kReload>
-inline Vec load_weights(const int8_t* panel, int64_t pair, int vec) {
-  const UintVec bits = widen(load_bits(panel + (pair * kPanel + vec * kWidth) * 2));
+template <int kHalf, bool kIsScarce>
+inline Vec load_weights(const int8_t* p, int vec) {
+  const UintVec bits = widen(load_bits(p + vec * kWidth * 2));
   return __builtin_convertvector(bit_cast<IntVec>(bits << (kHalf == 0 ? 24 : 16)) >> 24, Vec);
-}
-
-// sums[r][j] += x[r][k] panels[k][j] at k = 2 * pair + kHalf. The order keeps one element of x in a register at a time.
-template <int kHalf, int kRows, int kVecs, class T>
-inline void multiply_step(const float* x, int64_t x_stride, const T* panels, int64_t panel_size, int64_t pair,
-                          Vec (&sums)[kRows][kVecs]) {
-  Vec weights[kVecs];
-  for (int j = 0; j < kVecs; ++j) {
-    weights[j] = load_weights<kHalf, (kRows > 2)>(panels + j / kPanelVecs * panel_size, pair, j % kPanelVecs);
-  }
-  for (int r = 0; r < kRows; ++r) {
-    const float x_rk = x[r * x_stride + 2 * pair + kHalf];
-    for (int j = 0; j < kVecs; ++j) sums[r][j] = fma(x_rk, weights[j], sums[r][j]);
-  }
-}
-
-// sums = x panels, for kRows rows and kVecs / kPanelVecs panels.
-template <int kRows, int kVecs, class T>
-inline void multiply(const float* x, int64_t x_stride, const T* panels, int64_t panel_size, int64_t depth,
-                     Vec (&sums)[kRows][kVecs]) {
-  for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kVecs; ++j) sums[r][j] = Vec{};
-  }
-  for (int64_t pair = 0; pair < depth / 2; ++pair) {
-    multiply_step<0>(x, x_stride, panels, panel_size, pair, sums);
-    multiply_step<1>(x, x_stride, panels, panel_size, pair, sums);
-  }
-  if (depth % 2 != 0) multiply_step<0>(x, x_stride, panels, panel_size, depth / 2, sums);
 }
 
 // T: float, BFloat16 or int8_t, the weight's.
@@ -93,20 +79,27 @@ class FloatProduct {
   }
 
  private:
+  static constexpr int64_t kPairBytes = 2 * kPanel * static_cast<int64_t>(sizeof(T));
+  static constexpr int64_t kAheadPairs = max(int64_t{1}, 8192 / kPairBytes);
+
+  const T* packed(int64_t panel) const { return static_cast<const T*>(weight_.panels) + panel * panel_size_; }
+
   void run_block(int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end) const {
-    for (int64_t p = panel_begin; p < panel_end;) {
-      const T* panel = static_cast<const T*>(weight_.panels) + p * panel_size_;
-      const int64_t rows = row_end - row_begin;
-      if (rows == 1 && p + 4 <= panel_end) {
-        tile<1, 4>(row_begin, panel, p);
-        p += 4;
-      } else if (rows <= 2 && p + 2 <= panel_end) {
-        rows == 1 ? tile<1, 2>(row_begin, panel, p) : tile<2, 2>(row_begin, panel, p);
-        p += 2;
+    const int64_t rows = row_end - row_begin;
+    int64_t p = panel_begin;
+    if (rows == 1) {
+      for (; p + 4 <= panel_end; p += 4) tile<1, 4, true>(row_begin, packed(p), p, {});
+    }
+    if (rows <= 2) {
+      for (; p + 2 <= panel_end; p += 2) run_group<2, 2, true>(row_begin, rows, packed(p), p, {});
+    }
+    for (; p < panel_end; ++p) {
+      if (rows <= kMaxRows<T>) {
+        run_group<1, kMaxRows<T>, true>(row_begin, rows, packed(p), p, {});
+      } else if (rows > kExpandRows<T>) {
+        run_groups(row_begin, row_end, expand(packed(p)), p);
       } else {
-        const bool is_expanded = sizeof(T) <= 2 && rows > kExpandRows;
-        is_expanded ? run_rows(row_begin, row_end, expand(panel), p) : run_rows(row_begin, row_end, panel, p);
-        ++p;
+        run_groups(row_begin, row_end, packed(p), p);
       }
     }
   }
@@ -117,50 +110,99 @@ class FloatProduct {
     float* expanded = static_cast<float*>(scratch(Scratch::kItem, bytes));
     for (int64_t pair = 0; pair < ceil_div(depth_, 2); ++pair) {
       for (int j = 0; j < kPanelVecs; ++j) {
-        store(expanded + 2 * pair * kPanel + j * kWidth, load_weights<0, false>(panel, pair, j));
-        store(expanded + (2 * pair + 1) * kPanel + j * kWidth, load_weights<1, false>(panel, pair, j));
+        store(expanded + 2 * pair * kPanel + j * kWidth, load_weights<0, false>(panel + 2 * pair * kPanel, j));
+        store(expanded + (2 * pair + 1) * kPanel + j * kWidth, load_weights<1, false>(panel + 2 * pair * kPanel, j));
       }
     }
     return expanded;
   }
 
+  // Panel number `index`, as W. While the groups use it, the next one is asked for, in equal parts.
   template <class W>
-  void run_rows(int64_t row_begin, int64_t row_end, const W* panel, int64_t index) const {
-    const int64_t rows = row_end - row_begin, groups = ceil_div(rows, kMaxRows<W>);
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t first = row_begin + rows * g / groups;
-      run_group(first, row_begin + rows * (g + 1) / groups - first, panel, index);
+  void run_groups(int64_t row_begin, int64_t row_end, const W* panel, int64_t index) const {
+    const int64_t rows = row_end - row_begin, groups = ceil_div(rows, int64_t{kMaxRows<W>});
+    const int64_t step = ceil_div(kPairBytes, groups);
+    const char* next = reinterpret_cast<const char*>(packed(index + 1));
+    for (int64_t g = 0; g < groups; ++g, next += step * ceil_div(depth_, 2)) {
+      const int64_t first = rows * g / groups, end = rows * (g + 1) / groups;
+      run_group<1, kMaxRows<W>, false>(row_begin + first, end - first, panel, index, {next, step});
     }
   }
 
-  template <class W>
-  void run_group(int64_t row, int64_t rows, const W* panel, int64_t index) const {
-    switch (rows) {
-      case 1:
-        return tile<1, 1>(row, panel, index);
-      case 2:
-        return tile<2, 1>(row, panel, index);
-      case 3:
-        return tile<3, 1>(row, panel, index);
-      case 4:
-        return tile<4, 1>(row, panel, index);
-      case 5:
-        return tile<kMaxRows<W> == 6 ? 5 : 4, 1>(row, panel, index);
-      default:
-        return tile<kMaxRows<W>, 1>(row, panel, index);
+  template <int kPanels, int kRows, bool kIsOnly, class W>
+  void run_group(int64_t row, int64_t num_rows, const W* panels, int64_t index, Ahead ahead) const {
+    if (num_rows == kRows) return tile<kRows, kPanels, kIsOnly>(row, panels, index, ahead);
+    if constexpr (kRows > (kIsOnly ? 1 : kMaxRows<W> / 2)) {
+      run_group<kPanels, kRows - 1, kIsOnly>(row, num_rows, panels, index, ahead);
     }
   }
 
-  // kRows rows from `row` on, kPanels panels from number `index` on.
-  template <int kRows, int kPanels, class W>
-  void tile(int64_t row, const W* panels, int64_t index) const {
+  // kRows rows from `row` on, kPanels panels from number `index` on. kIsOnly: there are no other rows, and a little
+  // further down the same panels is asked for; else `ahead` is.
+  template <int kRows, int kPanels, bool kIsOnly, class W>
+  [[gnu::noinline]] void tile(int64_t row, const W* panels, int64_t index, Ahead ahead) const {
+    const int64_t stride = x_.stride;
+    const float* thirds[(kRows + 2) / 3];  // every third row: the two behind it are one and two strides away
+    for (int i = 0; i < (kRows + 2) / 3; ++i) {
+      thirds[i] = static_cast<const float*>(x_.data) + (row + 3 * i) * stride;
+    }
     Vec sums[kRows][kPanels * kPanelVecs];
-    const float* x = static_cast<const float*>(x_.data) + row * x_.stride;
-    multiply(x, x_.stride, panels, panel_size_, depth_, sums);
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (Vec& sum : sums[r]) sum = Vec{};
+    }
+    for (int64_t pair = 0; pair < depth_ / 2; ++pair, panels += 2 * kPanel) {
+      if constexpr (kIsOnly) {
+        prefetch_panels<kPanels>(index, pair + kAheadPairs / kPanels);
+      } else {
+        ahead.ask();
+      }
+#pragma GCC unroll 8
+      for (const float*& rows : thirds) asm("" : "+r"(rows));  // or the compiler makes a pointer of each row
+      add_products<0>(thirds, stride, panels, sums);
+      add_products<1>(thirds, stride, panels, sums);
+#pragma GCC unroll 8
+      for (const float*& rows : thirds) rows += 2;
+    }
+    if (depth_ % 2 != 0) add_products<0>(thirds, stride, panels, sums);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
       for (int p = 0; p < kPanels; ++p) {
         write_panel(weight_, out_, row + r, index + p, sums[r][p * kPanelVecs], sums[r][p * kPanelVecs + 1]);
       }
+    }
+  }
+
+  // sums[r][j] += x[r] panels[j] at k = 2 * pair + kHalf. thirds: every third row of x; panels: the first one; both at
+  // the pair. The order keeps one element of x in a register at a time.
+  template <int kHalf, int kRows, int kVecs, class W>
+  [[gnu::always_inline]] void add_products(const float* const (&thirds)[(kRows + 2) / 3], int64_t stride,
+                                           const W* panels, Vec (&sums)[kRows][kVecs]) const {
+    constexpr bool kIsScarce = kWidth < 16 && kRows * kVecs > 8;
+    if constexpr (kHalf == 1 && kIsScarce) asm volatile("" : "+r"(panels));  // so that nothing is kept from half 0
+    Vec weights[kVecs];
+#pragma GCC unroll 8
+    for (int j = 0; j < kVecs; ++j) {
+      weights[j] = load_weights<kHalf, kIsScarce>(panels + j / kPanelVecs * panel_size_, j % kPanelVecs);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const float x_rk = thirds[r / 3][r % 3 * stride + kHalf];
+#pragma GCC unroll 8
+      for (int j = 0; j < kVecs; ++j) sums[r][j] = fma(x_rk, weights[j], sums[r][j]);
+    }
+  }
+
+  // Past the end of these panels come the next ones.
+  template <int kPanels>
+  void prefetch_panels(int64_t panel, int64_t pair) const {
+    const int64_t skipped = pair < depth_ / 2 ? 0 : (kPanels - 1) * panel_size_;
+    const T* place = packed(panel) + pair * 2 * kPanel + skipped;
+    for (int p = 0; p < kPanels; ++p) {
+      const char* line = reinterpret_cast<const char*>(place + p * panel_size_);
+      for (int64_t byte = 0; byte < kPairBytes; byte += 64) __builtin_prefetch(line + byte, 0, 3);
     }
   }
 

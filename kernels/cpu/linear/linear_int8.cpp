@@ -1,5 +1,6 @@
 #include "linear/linear_int8.h"
 
+#include "linear/ahead.h"
 #include "linear/int8_dot.h"
 #include "linear/int8_rows.h"
 #include "linear/linear_epilogue.h"
@@ -41,22 +42,11 @@ class Int8Product {
   static constexpr int64_t kScalesBytes = kPanel * static_cast<int64_t>(sizeof(typename Weights::Scale));
   static constexpr int64_t kLine = 64;
 
-  // What is asked for by and by.
-  struct Ahead {
-    const int8_t* place;
-    int64_t step;
-
-    void ask() {
-      __builtin_prefetch(place, 0, 2);
-      place += step;
-    }
-  };
-
   // While the groups use one panel, the next one is asked for, in equal parts.
   void run_groups(int64_t panel) const {
     const int64_t groups = ceil_div(num_rows_, int64_t{Dot::kMaxRows});
     const int64_t part = ceil_div(panel_bytes_, groups), times = ceil_div(panel_bytes_, kVectorsBytes);
-    const int8_t* next = static_cast<const int8_t*>(weight_.panels) + (panel + 1) * panel_bytes_;
+    const char* next = static_cast<const char*>(weight_.panels) + (panel + 1) * panel_bytes_;
     for (int64_t g = 0; g < groups; ++g, next += part) {
       const int64_t first = num_rows_ * g / groups, end = num_rows_ * (g + 1) / groups;
       run_group<1, Dot::kMaxRows, false>(first, end - first, panel, {next, min(kLine, ceil_div(part, times))});
@@ -88,7 +78,7 @@ class Int8Product {
       IntVec dots[kRows][kPanels][2];
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const IntVec begin = splat(Weights::kOffset == 0 ? 0 : -Weights::kOffset * x_.sum(row + r, k, n));
+        const IntVec begin = Weights::kIsJoined ? IntVec{} : of_offset(row + r, k, n);
 #pragma GCC unroll 2
         for (int p = 0; p < kPanels; ++p) dots[r][p][0] = dots[r][p][1] = begin;
       }
@@ -96,6 +86,17 @@ class Int8Product {
       // Past the end of these panels come the next ones.
       const int64_t further = kAheadBytes + (end - weights > kAheadBytes ? 0 : (kPanels - 1) * panel_bytes_);
       add_block<kIsOnly>(x_.values(row) + k, weights, further, steps, ahead, dots);
+      if constexpr (Weights::kIsJoined) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          const IntVec begin = of_offset(row + r, k, n);
+#pragma GCC unroll 2
+          for (int p = 0; p < kPanels; ++p) {
+#pragma GCC unroll 2
+            for (IntVec& dot : dots[r][p]) dot = begin + Dot::join(dot);
+          }
+        }
+      }
       weights += steps * kVectorsBytes;
       if constexpr (kIsOnly) {
         prefetch<kScalesBytes, kPanels>(weights + further);
@@ -110,6 +111,12 @@ class Int8Product {
 #pragma GCC unroll 2
       for (int p = 0; p < kPanels; ++p) write_panel(weight_, out_, row + r, panel + p, sums[r][p][0], sums[r][p][1]);
     }
+  }
+
+  // What a dot of n values from k on lacks.
+  [[gnu::always_inline]] IntVec of_offset(int64_t row, int64_t k, int64_t n) const {
+    if constexpr (Weights::kOffset == 0) return IntVec{};
+    return splat(x_.template sum<Weights::kBlock>(row, k, n)) * -Weights::kOffset;
   }
 
   // Inlined, so that dots stay in registers.

@@ -129,7 +129,7 @@ class AmxInt8Product {
       for (int64_t r = 0; r < end; ++r) {
         const int64_t x_row = row + tile * kTileSize + r;
         const Vec of_row = splat(x_.scale(x_row, k / kInt8Block));
-        const int32_t begin = Block::kOffset == 0 ? 0 : -Block::kOffset * x_.sum(x_row, k, n);
+        const int32_t begin = Block::kOffset == 0 ? 0 : -Block::kOffset * x_.template sum<Block::kBlock>(x_row, k, n);
         add_scaled(dots[2 * pair][r], begin, of_row * first, sums[2 * pair][r]);
         add_scaled(dots[2 * pair + 1][r], begin, of_row * second, sums[2 * pair + 1][r]);
       }
