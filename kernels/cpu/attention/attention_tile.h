@@ -38,10 +38,11 @@ class TileAttention {
            int64_t first_position, const AttentionSink& sink) const {
     Workspace ws = workspace();
     const int64_t rows = row_end - row_begin;
-    load_queries(head, row_begin, rows, ws,
-                 [&](int64_t query) { return Token{sink.first_query + query, first_position + query}; });
     const int64_t begin = max(key_begin, first_key(first_position + row_begin / group_));
     const int64_t end = min(key_end, first_position + (row_end - 1) / group_ + 1);
+    fetch_keys(table_row, head, begin, end);
+    load_queries(head, row_begin, rows, ws,
+                 [&](int64_t query) { return Token{sink.first_query + query, first_position + query}; });
     const bool is_split = sink.partials != nullptr;  // then somebody waits for every partition
     const int64_t first = is_split ? key_begin : begin, last = is_split ? key_end : end;
     for (int64_t partition = first / kPartition; partition * kPartition < last; ++partition) {
@@ -166,27 +167,36 @@ class TileAttention {
     }
   }
 
-  // The keys [from, to) of the block that begins at `block`. Those up to next_end are read after it: one of them is
-  // fetched for each that is read.
+  // The first keys of those that are read, from a whole block's.
+  void fetch_keys(int64_t table_row, int64_t head, int64_t from, int64_t end) const {
+    const T* keys[kKeyBlock];
+    const int64_t n = min(end, (from / kKeyBlock + 1) * kKeyBlock) - from;
+    if (n <= 0) return;
+    layer_.vectors(table_row, kKeys, from, n, keys);
+    for (int64_t j = 0; j < n; ++j) fetch_lines(keys[j] + head * head_dim_, head_dim_);
+  }
+
+  // The keys [from, to) of the block that begins at `block`. Those up to next_end are read after it. While keys are
+  // expanded the values are fetched, and while these are, the next block's keys.
   void add_block(int64_t table_row, int64_t head, int64_t block, int64_t from, int64_t to, int64_t next_end,
                  int64_t rows, const Workspace& ws) const {
     const int64_t first = from - block, end = to - block, lanes = round_up(rows, kWidth), offset = head * head_dim_;
-    const T* vectors[kKeyBlock + 1];
-    const T* next[kKeyBlock];
-    layer_.vectors(table_row, kKeys, from, to - from, vectors + first);
-    layer_.vectors(table_row, kKeys, to, next_end - to, next);
-    for (int64_t j = first; j < end; ++j) {
-      if (j < next_end - to) fetch_lines(next[j] + offset, head_dim_);
-      Products::expand_key(vectors[j] + offset, head_dim_, ws.keys + j * elements());
-    }
-    layer_.vectors(table_row, kValues, from, to - from, vectors + first);
-    layer_.vectors(table_row, kValues, to, next_end - to, next);
     const int64_t even_first = first / kPerElement * kPerElement, even_end = round_up(end, kPerElement);
-    vectors[even_first] = vectors[first];
-    vectors[even_end - 1] = vectors[end - 1];
+    const T* keys[kKeyBlock];
+    const T* values[kKeyBlock + 1];
+    const T* next[kKeyBlock];
+    layer_.vectors(table_row, kKeys, from, to - from, keys + first);
+    layer_.vectors(table_row, kValues, from, to - from, values + first);
+    layer_.vectors(table_row, kKeys, to, next_end - to, next);
+    values[even_first] = values[first];
+    values[even_end - 1] = values[end - 1];
+    for (int64_t j = first; j < end; ++j) {
+      fetch_lines(values[j] + offset, head_dim_);
+      Products::expand_key(keys[j] + offset, head_dim_, ws.keys + j * elements());
+    }
     for (int64_t j = even_first; j < even_end; j += kPerElement) {
       for (int64_t i = j; i < min(j + kPerElement, next_end - to); ++i) fetch_lines(next[i] + offset, head_dim_);
-      Products::expand_values(vectors + j, offset, head_dim_, ws.values + j / kPerElement * row_size_);
+      Products::expand_values(values + j, offset, head_dim_, ws.values + j / kPerElement * row_size_);
     }
 
     gemm<StoreByLanes, Element>({ws.keys + first * elements(), elements(), 1}, ws.queries, kTileRows,
