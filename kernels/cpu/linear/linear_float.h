@@ -9,7 +9,7 @@
 // Rows are addressed by threes and the weight is asked for ahead of its use, as in linear_bf16.h.
 #pragma once
 
-#include "linear/ahead.h"
+#include "ahead.h"
 #include "linear/linear_epilogue.h"
 #include "linear/linear_product.h"
 #include "simd.h"

@@ -1,6 +1,6 @@
 #include "linear/linear_int8.h"
 
-#include "linear/ahead.h"
+#include "ahead.h"
 #include "linear/int8_dot.h"
 #include "linear/int8_rows.h"
 #include "linear/linear_epilogue.h"
