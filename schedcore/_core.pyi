@@ -284,6 +284,15 @@ class Scheduler:
         compared with what is sampled, as guesses are. They count until its next token. False: it is not live, or
         max_guessed_tokens is 0. Raises CoreError while a plan is open, or for a negative token.
         """
+    # A small model that guesses (cpp/core/speculation/model_guesses.h). The first two raise CoreError while a plan is
+    # open.
+    def ask_model(self, now: float) -> tuple[int, list[tuple[int, Int32, int]]]:
+        """How many tokens of each it is to guess, and of whom: request id, the tokens so far (a copy), how many of them
+        are output. Nobody where that does not pay, or before note_model()."""
+    def suggest(self, request_id: int, token_ids: Sequence[int] | Int32) -> bool:
+        """What it guesses. As force(), but taken to be right as often as it was."""
+    def note_model(self, num_requests: int, num_tokens: int, seconds: float) -> None:
+        """What it took for num_tokens tokens of each of num_requests."""
     def schedule(self, now: float) -> BatchPlan: ...
     def commit(self, sampled_token_ids: Int32, now: float) -> StepOutput:
         """sampled_token_ids: [len(sample_seqs)]. Raises CoreError if no plan is open or the size differs."""

@@ -56,6 +56,7 @@ ROOM_ORDERS = {
         "__main__",
         "process",
         "calibration",
+        "speculation",
         "runner",
         "forms",
         "forward",

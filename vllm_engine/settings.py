@@ -19,6 +19,7 @@ _OURS_ONLY = (  # settings that vLLM's engine has no place for
     "cache_kinds",
     "partial_caching",
     "speculation",
+    "speculative_model",
     "num_threads",
 )
 HOST_BYTES = 4 << 30  # of the host tier beside a disk tier, where nobody says

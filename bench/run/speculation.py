@@ -11,6 +11,10 @@ round. Answers are greedy, or drawn with equal seeds (--temperature). Tokens per
 gateway, behind prompts that are cached: the median over rounds, in each of which both have their turn. same: whether
 all answers are those without guesses; anything but yes in float32 is an error, and the exit status 1.
 
+--wide 896 24 4864: the model is made as wide and deep as that and says what it said (bench/lib/model/wide_model.py).
+With --noise 0 the model itself guesses for what it has become, with --noise 0.02 a copy whose weights are off by so
+much. --speculative-model: a small model that is there already.
+
 --counted 110 5 10: steps take 110 us, 5 for each row and 10 ns for each token of its context, as engines and table
 believe, whatever they take: what is decided and saved on a machine like that, counted on one that is busy.
 """
@@ -23,6 +27,7 @@ import math
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -33,6 +38,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from bench.lib.json_schemas.long_answer import LONG_ANSWER
+from bench.lib.model.wide_model import WideShape, write_noisy_model, write_wide_model
 from bench.lib.results import commit, now, this_machine
 from bench.lib.table import render
 from schedcore._core import BatchPlan
@@ -164,14 +170,15 @@ def take_turn(engine: Engine, tenant: str, kind: str, asked: list[list[int]], ar
 def row(
     kind: str, num: int, engines: dict[str, Engine], tokenizer: Tokenizer, args: argparse.Namespace
 ) -> tuple[str, ...]:
-    num_before = math.ceil(NUM_TEXTS_BEFORE / num)
+    num_before = 0 if args.strangers else math.ceil(NUM_TEXTS_BEFORE / num)
     turns: dict[str, list[Turn]] = defaultdict(list)
     for mode in MODES:
         take_turn(engines[mode], "warm-up", kind, prompts(kind, num, tokenizer, round_=-1), args)
     for i in range(num_before + args.rounds):
         asked = prompts(kind, num, tokenizer, i)
         for mode in MODES if i % 2 else MODES[::-1]:
-            turns[mode].append(take_turn(engines[mode], f"{kind} {num}", kind, asked, args))
+            tenant = f"{kind} {num} {i if args.strangers else ''}"
+            turns[mode].append(take_turn(engines[mode], tenant, kind, asked, args))
     is_same = all(a.answers == b.answers for a, b in zip(turns["off"], turns["auto"], strict=True))
     ratios = [b.tokens_per_second / a.tokens_per_second for a, b in zip(turns["off"], turns["auto"], strict=True)]
     off, auto = (turns[mode][num_before:] for mode in MODES)
@@ -196,6 +203,7 @@ def make_engine(mode: str, args: argparse.Namespace) -> Engine:
         dtype=args.dtype,
         quantization=args.quantization,
         speculation=mode,
+        speculative_model=args.speculative_model if mode == "auto" else None,
         max_num_seqs=max(256, *args.concurrency),
         cache_memory_bytes=256 << 20,
         host_cache_bytes=0,
@@ -218,7 +226,26 @@ def main() -> int:
     parser.add_argument("--quantization")
     parser.add_argument("--counted", type=float, nargs=3, metavar=("STEP_US", "ROW_US", "TOKEN_NS"))
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--strangers", action="store_true", help="every round is of a tenant that has had no answer")
+    parser.add_argument("--speculative-model")
+    parser.add_argument("--wide", type=int, nargs=3, metavar=("HIDDEN", "LAYERS", "INTERMEDIATE"))
+    parser.add_argument("--noise", type=float, help="with --wide: of the small model's weights; none: there is no such")
     args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if args.wide:
+            make_pair(args, Path(folder))
+        return measure(args)
+
+
+def make_pair(args: argparse.Namespace, folder: Path) -> None:
+    small, args.model = args.model, folder / "wide"
+    write_wide_model(small, args.model, WideShape(*args.wide))
+    if args.noise is not None:
+        write_noisy_model(small, folder / "noisy", args.noise)
+        args.speculative_model = str(folder / "noisy")
+
+
+def measure(args: argparse.Namespace) -> int:
     ends = json.loads((args.model / "generation_config.json").read_text())["eos_token_id"]
     args.end_token = ends[0] if isinstance(ends, list) else ends
     engines = {mode: make_engine(mode, args) for mode in MODES}

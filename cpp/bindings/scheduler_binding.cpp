@@ -181,6 +181,20 @@ py::list recent_sessions(SchedulerObject& object, int32_t max) {
   return names;
 }
 
+// Tokens of each, and whose: (request id, its known tokens, how many of them are output).
+py::tuple ask_model(SchedulerObject& object, double now) {
+  const ModelQuestion& question = object.scheduler().ask_model(now);
+  const RequestTable& requests = object.scheduler().requests();
+  py::list asked;
+  for (const Slot slot : question.slots) {
+    const std::span<const int32_t> text = requests.known_tokens(slot);
+    asked.append(py::make_tuple(requests.id[slot],
+                                py::array_t<int32_t>(static_cast<py::ssize_t>(text.size()), text.data()),
+                                requests.num_output_tokens(slot)));
+  }
+  return py::make_tuple(question.num_tokens, asked);
+}
+
 py::array_t<uint64_t> session_block_keys(const std::string& fingerprint, const std::string& salt,
                                          const py::object& token_ids, int32_t block_size) {
   if (block_size < 1) throw py::value_error("block_size must be positive");
@@ -261,6 +275,20 @@ void bind_scheduler(py::module_& module) {
             return self.scheduler().force(id, tokens.view());
           },
           "request_id"_a, "token_ids"_a)
+      .def("ask_model", &ask_model, "now"_a)
+      .def(
+          "suggest",
+          [](SchedulerObject& self, uint64_t id, const py::object& token_ids) {
+            const TokenIds tokens(token_ids);
+            return self.scheduler().suggest(id, tokens.view());
+          },
+          "request_id"_a, "token_ids"_a)
+      .def(
+          "note_model",
+          [](SchedulerObject& self, int32_t num_requests, int32_t num_tokens, double seconds) {
+            self.scheduler().note_model(num_requests, num_tokens, seconds);
+          },
+          "num_requests"_a, "num_tokens"_a, "seconds"_a)
       .def("schedule", &SchedulerObject::schedule, "now"_a)
       .def("commit", &SchedulerObject::commit, "sampled_token_ids"_a, "now"_a)
       .def("has_work", [](SchedulerObject& self) { return self.scheduler().has_work(); })

@@ -56,7 +56,9 @@ WITHOUT_EFFECT: dict[str, WithoutEffect] = {
     "cuda-graph-sizes": WithoutEffect("--max-cudagraph-capture-size is the largest", True),
     "max-seq-len-to-capture": WithoutEffect("decodes of any length are recorded", True),
     "num-scheduler-steps": WithoutEffect(_DECODES, True),
-    "speculative-config": WithoutEffect("tokens are the same without, later", True),
+    "speculative-config": WithoutEffect(
+        "other methods than ngram and draft_model: tokens are the same without, later", True
+    ),
     "distributed-executor-backend": WithoutEffect(_ONE_DEVICE, True),
     "max-parallel-loading-workers": WithoutEffect("weights are mapped into memory", True),
     "model-impl": WithoutEffect("there is one", True),
@@ -96,6 +98,8 @@ ONLY_WITH: dict[str, OnlyWith] = {
 def add_vllm_flags(parser: argparse.ArgumentParser) -> None:
     """Not in --help: docs/vllm_flags.md lists them. A flag that is a setting meanwhile is left to it."""
     hidden: dict[str, Any] = {"help": argparse.SUPPRESS, "dest": DESTINATION, "default": argparse.SUPPRESS}
+    if "--speculative-config" not in parser._option_string_actions:
+        parser.add_argument("--speculative-config", action=_Speculate, **hidden)
     for name, flag in WITHOUT_EFFECT.items():
         options: list[str] = [f"--{name}"] if flag.takes_value else [f"--{name}", f"--no-{name}"]
         if not parser._option_string_actions.keys() & set(options):
@@ -148,6 +152,31 @@ class _Note(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         setattr(namespace, DESTINATION, [*getattr(namespace, DESTINATION, ()), self.option_strings[0]])
+
+
+class _Speculate(argparse.Action):
+    """Repetitions (ngram) and small models are guessed from here, too; how many tokens, is decided every step."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        try:
+            config = json.loads(str(values))
+        except ValueError:
+            config = None
+        if not isinstance(config, dict):
+            raise argparse.ArgumentError(self, f"{values!r} is no JSON object")
+        method, model = config.get("method"), config.get("model")
+        if method in (None, "draft_model") and isinstance(model, str) and model != "ngram":
+            namespace.speculation, namespace.speculative_model = "auto", model
+        elif method == "ngram" or (method is None and model == "ngram"):
+            namespace.speculation = "auto"
+        else:
+            setattr(namespace, DESTINATION, [*getattr(namespace, DESTINATION, ()), self.option_strings[0]])
 
 
 class _Check(argparse.Action):

@@ -140,6 +140,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
         OneOf(SPECULATIONS),
     ] = "off"
+    speculative_model: Annotated[  # cpp/core/speculation/model_guesses.h
+        str | None,
+        _engine(
+            "a small model of the same vocabulary that guesses next tokens, as many as pay, with --speculation auto; "
+            "answers stay the same (default: none)",
+            "DIR",
+        ),
+    ] = None
     max_num_waiting: Annotated[int, Range(1)] = 4096  # requests queued in the engine before it refuses
     cache_memory_bytes: Annotated[  # device pool; None: a share of free memory
         int | None, _engine("such as 2G (default: from free memory)", "SIZE", "kv-cache-memory-bytes"), Range(1)
@@ -241,6 +249,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _require(
             self.disk_cache_dir is None or self.enable_prefix_caching,
             "disk_cache_dir needs enable_prefix_caching: what comes back goes to the prefix cache",
+        )
+        _require(
+            self.speculative_model is None or self.speculation == "auto",
+            "speculative_model needs speculation auto, which decides when it guesses",
         )
         self._check_forms()
         self.adapters()

@@ -303,6 +303,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     num_loaded_tokens: int = 0  # the same through the first layers only: the host had the others
     num_guessed_tokens: int = 0  # computed before anybody knew that they come
     num_right_guesses: int = 0  # of these, those that came
+    guess_seconds: float = 0.0  # sum over questions to a small model (worker/speculation/)
     predicted_ttft_seconds: float = 0.0  # of an online request that came now, with a short prompt
     step_time_error_ratio: float = 0.0  # predicted against measured, mean over recent held-out steps
 

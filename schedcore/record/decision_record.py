@@ -89,6 +89,13 @@ class ForceCall(msgspec.Struct, frozen=True, array_like=True, tag="force"):
     error: str | None = None
 
 
+class SuggestCall(msgspec.Struct, frozen=True, array_like=True, tag="suggest"):
+    request_id: int
+    token_ids: bytes
+    result: bool | None
+    error: str | None = None
+
+
 class ScheduleCall(msgspec.Struct, frozen=True, array_like=True, tag="schedule"):
     now: float  # seconds
     result: PlanResult | None
@@ -186,6 +193,7 @@ SchedulerCall = (
     AddCall
     | AbortCall
     | ForceCall
+    | SuggestCall
     | ScheduleCall
     | CommitCall
     | ResetCall

@@ -35,6 +35,7 @@ from schedcore.record.decision_record import (
     RememberCall,
     ResetCall,
     ScheduleCall,
+    SuggestCall,
 )
 from schedcore.record.recipe import Recipe
 
@@ -77,6 +78,13 @@ class RecordingScheduler(Scheduler):
         with self._recorded_failure(lambda error: ForceCall(request_id, ids, None, error)):
             is_live = super().force(request_id, token_ids)
         self._writer.append(ForceCall(request_id, ids, is_live))
+        return is_live
+
+    def suggest(self, request_id: int, token_ids: Sequence[int] | Int32) -> bool:
+        ids = int32_bytes(token_ids)
+        with self._recorded_failure(lambda error: SuggestCall(request_id, ids, None, error)):
+            is_live = super().suggest(request_id, token_ids)
+        self._writer.append(SuggestCall(request_id, ids, is_live))
         return is_live
 
     def schedule(self, now: float) -> BatchPlan:

@@ -36,6 +36,7 @@ from schedcore.record.decision_record import (
     ResetCall,
     ScheduleCall,
     SchedulerCall,
+    SuggestCall,
 )
 from schedcore.record.recording_advisor import advisor_result, invocation
 from schedcore.record.recording_scheduler import (
@@ -237,6 +238,8 @@ class _Replayer:
                 return partial(scheduler.abort, call.request_id), bool
             case ForceCall():
                 return partial(scheduler.force, call.request_id, int32_array(call.token_ids)), bool
+            case SuggestCall():
+                return partial(scheduler.suggest, call.request_id, int32_array(call.token_ids)), bool
             case ScheduleCall():
                 return partial(scheduler.schedule, call.now), partial(plan_result, fields=self._plan_fields)
             case CommitCall():
@@ -272,6 +275,8 @@ class _Replayer:
                 return f"abort({call.request_id})"
             case ForceCall():
                 return f"force({call.request_id})"
+            case SuggestCall():
+                return f"suggest({call.request_id})"
             case ScheduleCall():
                 return f"the plan of schedule({call.now}){_differing(call.result, result, self._plan_fields)}"
             case CommitCall():

@@ -87,6 +87,8 @@ struct History {
   uint64_t next_id = 0;
   int64_t num_accepted = 0;
   int64_t num_forced = 0;  // named, most of them more than once
+  int64_t num_asked = 0;   // requests that the small model was asked about
+  int64_t num_suggested = 0;
 
   explicit History(Random source)
       : random(std::move(source)),
@@ -149,8 +151,24 @@ struct History {
     }
   }
 
+  // Others' are guessed by a small model, now and then wrongly, whether it was asked or not.
+  void suggest() {
+    engine.scheduler.note_model(1, 1, 1e-9);
+    num_asked += std::ssize(engine.scheduler.ask_model(engine.now).slots);
+    for (const auto& [id, request] : engine.requests) {
+      const uint64_t draw = mix(id + 7, request.output.size());
+      if (request.reason != FinishReason::kNone || id % 4 != 2 || draw % 3 == 0) continue;
+      const Tokens all = engine.expected_output(request);
+      const auto num_known = std::min<size_t>(all.size(), request.output.size() + (draw >> 8) % 5);
+      Tokens tokens(all.begin() + std::ssize(request.output), all.begin() + static_cast<std::ptrdiff_t>(num_known));
+      if ((draw >> 16) % 4 == 0) tokens.push_back(1);
+      num_suggested += engine.scheduler.suggest(id, tokens) ? std::ssize(tokens) : 0;
+    }
+  }
+
   void step() {
     force();
+    suggest();
     engine.step([&] {
       if (random.chance(20)) abort();
       if (random.chance(10)) add();

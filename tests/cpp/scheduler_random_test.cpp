@@ -35,6 +35,8 @@ TEST(scheduler_random, every_history_ends_well) {
   int64_t num_guessed = 0;
   int64_t num_right_guesses = 0;
   int64_t num_forced = 0;
+  int64_t num_asked = 0;
+  int64_t num_suggested = 0;
   for (unsigned seed = 0; seed < 1200; ++seed) {
     try {
       History<Random> history(Random{std::mt19937(seed)});
@@ -58,6 +60,8 @@ TEST(scheduler_random, every_history_ends_well) {
       num_guessed += history.engine.num_guessed;
       num_right_guesses += stats.counters.num_right_guesses;
       num_forced += history.num_forced;
+      num_asked += history.num_asked;
+      num_suggested += history.num_suggested;
     } catch (const std::exception& error) {
       throw testing::Failure("seed " + std::to_string(seed) + ": " + error.what());
     }
@@ -79,6 +83,8 @@ TEST(scheduler_random, every_history_ends_well) {
   CHECK(num_guessed - num_right_guesses > 100);
   CHECK(num_right_guesses > 300);
   CHECK(num_forced > 1000);
+  CHECK(num_suggested > 1000);
+  CHECK(num_asked > 30);
 }
 
 }  // namespace

@@ -304,6 +304,141 @@ struct RecitingEngine : FakeEngine {
   }
 };
 
+// A small model that is asked before every step, and says what comes unless it is wrong.
+struct AskingEngine : UnrepeatingEngine {
+  explicit AskingEngine(const SchedulerConfig& config, double model_seconds = 1e-4) : UnrepeatingEngine(config) {
+    pause = 0.0;
+    scheduler.note_model(1, 1, model_seconds);
+  }
+  BatchPlan step() {
+    const ModelQuestion& question = scheduler.ask_model(now);
+    num_asked = static_cast<int32_t>(question.slots.size());
+    depth = question.num_tokens;
+    for (const Slot slot : question.slots) {
+      const uint64_t id = scheduler.requests().id[slot];
+      Tokens tokens = next_tokens(*this, id, depth);
+      if (is_wrong) tokens[0] ^= 1;
+      CHECK(scheduler.suggest(id, tokens));
+    }
+    return UnrepeatingEngine::step([&](const BatchPlan& plan) { now += 0.010 + 0.001 * (plan.num_tokens() + depth); });
+  }
+  void run() {
+    while (scheduler.has_work()) step();
+  }
+
+  bool is_wrong = false;
+  int32_t num_asked = 0;  // of the last step
+  int32_t depth = 0;
+};
+
+TEST(speculation, what_a_small_model_says_is_computed_in_one_step) {
+  AskingEngine engine(config_of(8));
+  engine.add(1, {1, 2, 3}, 40);
+  engine.step();
+  const BatchPlan plan = engine.step();
+  CHECK_EQ(engine.num_asked, 1);
+  CHECK(engine.depth > 1);
+  CHECK_EQ(plan.num_seqs(), 1 + engine.depth);
+  CHECK_EQ(engine.output(1).size(), 2 + engine.depth);
+  engine.run();
+  CHECK_EQ(engine.output(1).size(), 40);
+  CHECK(num_steps(engine) < 15);
+}
+
+TEST(speculation, a_small_model_that_is_wrong_is_asked_now_and_then_only) {
+  AskingEngine engine(config_of(8));
+  engine.is_wrong = true;
+  for (uint64_t id = 0; id < 12; ++id) {
+    engine.add(id, {1, 2, static_cast<int32_t>(id)}, 100);
+    engine.run();
+  }
+  CHECK_EQ(num_right(engine), 0);
+  CHECK(engine.num_guessed > 3);
+  CHECK(engine.num_guessed < 60);
+  engine.is_wrong = false;  // it is noticed again
+  for (uint64_t id = 20; id < 60; ++id) {
+    engine.add(id, {1, 2, static_cast<int32_t>(id)}, 100);
+    engine.run();
+  }
+  CHECK(num_right(engine) > 500);
+}
+
+TEST(speculation, a_small_model_that_is_slow_or_unmeasured_is_not_asked) {
+  AskingEngine slow(config_of(8), 0.1);
+  AskingEngine unknown(config_of(8), 0.0);
+  for (AskingEngine* engine : {&slow, &unknown}) {
+    engine->add(1, {1, 2, 3}, 40);
+    engine->run();
+  }
+  CHECK_EQ(unknown.num_guessed, 0);
+  CHECK_EQ(slow.num_guessed, 0);
+}
+
+TEST(speculation, beside_prompts_no_small_model_is_asked) {
+  AskingEngine engine(config_of(8));
+  engine.add(1, {1, 2, 3}, 60);
+  engine.step();
+  engine.step();
+  CHECK_EQ(engine.num_asked, 1);
+  engine.add(2, {1, 2, 4}, 60);
+  engine.step();
+  CHECK_EQ(engine.num_asked, 0);
+  engine.step();
+  CHECK(engine.num_asked > 0);
+  engine.run();
+}
+
+TEST(speculation, a_form_goes_before_a_small_model) {
+  AskingEngine engine(config_of(8));
+  engine.add(1, {1, 2, 3}, 40);
+  engine.step();
+  engine.force(1, next_tokens(engine, 1, 5));
+  engine.step();
+  CHECK_EQ(engine.num_asked, 0);
+  CHECK_EQ(engine.output(1).size(), 7);
+}
+
+TEST(speculation, who_cannot_be_guessed_is_no_question_to_a_small_model) {
+  AskingEngine engine(config_of(8));
+  RequestSpec spec;
+  spec.id = 1;
+  spec.max_tokens = 40;
+  spec.is_guessable = false;
+  engine.add(spec, {1, 2, 3});
+  engine.run();
+  CHECK_EQ(engine.num_guessed, 0);
+}
+
+TEST(speculation, no_deadline_is_missed_for_a_small_model) {
+  SchedulerConfig config = config_of(8);
+  config.policy = "hocket";
+  AskingEngine engine(config, 0.001);
+  RequestSpec spec;
+  spec.id = 1;
+  spec.max_tokens = 60;
+  spec.targets.itl = 0.0155;  // of 11 ms for a token and 2 ms for each that is guessed
+  engine.add(spec, {1, 2, 3});
+  engine.step();
+  while (engine.scheduler.has_work()) {
+    engine.step();
+    CHECK(engine.depth <= 2);
+  }
+  CHECK(engine.num_guessed > 5);
+}
+
+TEST(speculation, suggestions_of_nobody_or_where_nothing_is_guessed_are_not_kept) {
+  UnrepeatingEngine engine(config_of(8));
+  UnrepeatingEngine plain(config_of(0));
+  for (UnrepeatingEngine* one : {&engine, &plain}) {
+    one->add(1, {1, 2, 3}, 40);
+    one->step();
+  }
+  CHECK(!engine.scheduler.suggest(7, Tokens{1}));
+  CHECK(!plain.scheduler.suggest(1, Tokens{1}));
+  CHECK_THROWS(engine.scheduler.suggest(1, Tokens{-1}), CoreError);
+  CHECK_EQ(plain.scheduler.ask_model(plain.now).num_tokens, 0);
+}
+
 TEST(speculation, an_answer_like_an_earlier_one_takes_fewer_steps) {
   RecitingEngine engine(config_of(8));
   CHECK_EQ(engine.ask(1), 60);

@@ -33,6 +33,7 @@ from schedcore.serving.request_check import INT32_MAX, find_problem
 from schedcore.tiers.session_files import SessionName
 from worker.grammars.grammars import Grammars
 from worker.runner.executor import Executor, StepResult
+from worker.speculation.guesser import Guesser, NoGuesser
 from worker.tiers.engine_sessions import NoBook, Sessions
 from worker.tiers.engine_tiers import NoTiers, Tiers, tier_bytes
 
@@ -104,14 +105,16 @@ class Engine:
         tiers: Tiers | None = None,
         sessions: Sessions | None = None,
         grammars: Grammars | None = None,
+        guesser: Guesser | None = None,
     ) -> None:
         """tiers: None: the cache is in the device's memory only. sessions: None: they are known to the core only.
-        grammars: None: requests with one are refused.
+        grammars: None: requests with one are refused. guesser: None: no other model guesses.
         """
         self._core, self._executor, self._limits, self._clock = core, executor, limits, clock
         self._tiers = tiers or NoTiers()
         self._sessions = sessions or NoBook()
         self._grammars = grammars or Grammars(None, limits.vocab_size)
+        self._guesser = guesser or NoGuesser()
         self._held: dict[
             int, _HeldRequest
         ] = {}  # by internal id: open, and not known to the core before its grammar is
@@ -124,6 +127,7 @@ class Engine:
     def step(self) -> bool:
         """One round. False if there was nothing to run, and nothing is under way."""
         has_released = bool(self._held) and self._release_held()
+        self._guesser.guess()
         start = self._clock()
         self._tiers.report()
         for request_id, tokens in self._grammars.take_forced():
@@ -161,7 +165,7 @@ class Engine:
         if status != AddStatus.OK:
             return self._refuse(gateway, request, self._explain(status, request))
         self._begin(self._last_id, gateway, request)
-        self._executor.add_request(msgspec.structs.replace(request, request_id=self._last_id))
+        self._admit(msgspec.structs.replace(request, request_id=self._last_id))
         return None
 
     def reset_prefix_cache(self) -> int | None:
@@ -230,6 +234,7 @@ class Engine:
             schedule_seconds=times.schedule,
             commit_seconds=times.commit,
             execute_seconds=times.execute,
+            guess_seconds=self._guesser.seconds,
         )
 
     def close(self) -> None:
@@ -298,8 +303,14 @@ class Engine:
         self._outbox[open_request.gateway].append(delta)
         if self._held.pop(internal_id, None) is None:
             self._executor.remove_request(internal_id)
+            self._guesser.remove(internal_id)
         self._grammars.remove(internal_id)
         return open_request
+
+    def _admit(self, request: EngineRequest) -> None:
+        """request: under its internal id, and known to the core."""
+        self._executor.add_request(request)
+        self._guesser.add(request)
 
     def _begin(self, internal_id: int, gateway: Gateway, request: EngineRequest) -> None:
         self._open[internal_id] = _OpenRequest(gateway, request.request_id, _session_of(request))
@@ -323,7 +334,7 @@ class Engine:
             status = AddStatus.INVALID if problem is not None else self._add_to_core(internal_id, request)
             if status == AddStatus.OK:
                 del self._held[internal_id]
-                self._executor.add_request(request)
+                self._admit(request)
             else:
                 error = EngineError(ErrorCode.INVALID, problem) if problem else self._explain(status, request)
                 client_id = self._open[internal_id].client_id

@@ -41,6 +41,7 @@ from worker.process.tier_setup import (
     open_tiers,
 )
 from worker.runner.loaded_runner import LoadedRunner, load_runner
+from worker.speculation.small_model import guesser_of, load_small_model
 from worker.tiers.engine_peers import EnginePeers
 from worker.tiers.engine_tiers import EngineTiers, NoTiers
 from worker.tiers.tier_mover import TierMover
@@ -108,6 +109,7 @@ def _build(
     if config.decision_record is not None:
         check_new(Path(config.decision_record))
     profile = None if config.latency_profile is None else read_profile(Path(config.latency_profile))
+    small = load_small_model(config)  # first: what it takes is not free for the other's cache
     loaded = load_runner(config)
     limits = EngineLimits(
         vocab_size=loaded.config.vocab_size,
@@ -124,7 +126,8 @@ def _build(
     peers = open_peers(options, mover, core, fingerprint, config.block_size)
     tiers = NoTiers() if mover is None else EngineTiers(core, mover, peers)
     sessions = open_sessions(config, mover, core, fingerprint)
-    engine = Engine(core, loaded.runner, limits, clock, tiers, sessions, loaded.grammars)
+    guesser = guesser_of(small, core, loaded.config, clock)
+    engine = Engine(core, loaded.runner, limits, clock, tiers, sessions, loaded.grammars, guesser)
     return engine, _describe(config, loaded, mover, recipe, started), loaded, peers
 
 

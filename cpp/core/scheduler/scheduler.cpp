@@ -117,6 +117,20 @@ bool Scheduler::force(uint64_t request_id, std::span<const int32_t> tokens) {
   return true;
 }
 
+const ModelQuestion& Scheduler::ask_model(double now) {
+  HOCKET_CHECK(!is_open_, "ask_model() while a plan is open");
+  return speculation_.ask_model(now);
+}
+
+bool Scheduler::suggest(uint64_t request_id, std::span<const int32_t> tokens) {
+  HOCKET_CHECK(!is_open_, "suggest() while a plan is open");
+  HOCKET_CHECK(std::ranges::all_of(tokens, [](int32_t token) { return token >= 0; }), "a guessed token is negative");
+  const Slot slot = speculation_.is_enabled() ? state_.requests.find(request_id) : kNone;
+  if (slot == kNone) return false;
+  speculation_.suggest(slot, tokens);
+  return true;
+}
+
 void Scheduler::end_request(Slot slot, FinishReason reason) {
   announcements_.on_ended(slot);
   restores_.on_ended(slot);

@@ -114,6 +114,19 @@ class Scheduler {
   // guessed. Throws CoreError while a plan is open, or if a token is negative.
   bool force(uint64_t request_id, std::span<const int32_t> tokens);
 
+  // What a small model is to guess before the next step, of whom and how far; nothing where that does not pay, or
+  // before note_model() has said what it takes (speculation/model_guesses.h). Changes no decision: what is suggested
+  // does. Throws CoreError while a plan is open.
+  const ModelQuestion& ask_model(double now);
+
+  // The request's next tokens, as a small model guesses them. As force(), but taken to be right as often as they were.
+  bool suggest(uint64_t request_id, std::span<const int32_t> tokens);
+
+  // The small model took `seconds` for num_tokens tokens of each of num_requests.
+  void note_model(int32_t num_requests, int32_t num_tokens, double seconds) {
+    speculation_.on_model(num_requests, num_tokens, seconds);
+  }
+
   // Plans the next step. The plan is valid until the next schedule(); it is empty if and only if there is no work, and
   // then needs no commit. REQUIRES: no plan is open.
   const BatchPlan& schedule(double now);
@@ -188,10 +201,11 @@ class Scheduler {
   }
   bool is_row_in_use(Row row) const { return state_.memory.tables().is_in_use(row); }  // for tests
 
-  // Of a live request, a draft among them. For tests.
+  // Of a live request, a draft among them.
   std::span<const int32_t> known_tokens(uint64_t id) const {
     return state_.requests.known_tokens(state_.requests.find(id));
   }
+  const RequestTable& requests() const { return state_.requests; }
   const std::string& cache_salt(uint64_t id) const { return state_.requests.cache_salt[state_.requests.find(id)]; }
   static bool is_draft_id(uint64_t id) { return id >= kDraftIds; }
 

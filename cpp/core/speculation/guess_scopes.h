@@ -25,8 +25,8 @@
 namespace hocket {
 
 // Where a guess is from.
-enum class GuessSource : uint8_t { kOwnText, kRecentTexts };
-inline constexpr size_t kNumGuessSources = 2;
+enum class GuessSource : uint8_t { kOwnText, kRecentTexts, kModel };
+inline constexpr size_t kNumGuessSources = 3;
 
 using AcceptanceBySource = std::array<Acceptance, kNumGuessSources>;
 

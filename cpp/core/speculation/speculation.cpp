@@ -17,6 +17,7 @@ double margin(double least, int32_t num_samples) { return least + 0.15 * (1.0 - 
 Speculation::Speculation(SchedulerState* state)
     : state_(*state), of_(&state->requests), num_guessed_(&state->requests) {
   candidates_.reserve(state->config.max_num_seqs);
+  question_.slots.reserve(state->config.max_num_seqs);
 }
 
 void Speculation::on_added(Slot slot, const RequestSpec& spec) {
@@ -50,7 +51,7 @@ bool Speculation::find_guesses() {
   collect(looking_stride(state_.estimates.latency.predict(batch)));
   if (candidates_.empty()) return false;
   const int32_t num_rows = state_.config.max_num_seqs - state_.plan.num_seqs();
-  const GuessLimits limits{max_seconds(), std::min(num_rows, state_.budget), least_gain};
+  const GuessLimits limits{max_seconds(state_.now), std::min(num_rows, state_.budget), least_gain};
   if (lengths_.choose(times, batch, num_samples, limits, candidates_) == 0) return false;
   for (const GuessCandidate& candidate : candidates_) {
     if (candidate.num_guesses > 0) write(candidate.slot, candidate.num_guesses);
@@ -68,8 +69,6 @@ int64_t Speculation::looking_stride(double step_seconds) const {
 void Speculation::collect(int64_t stride) {
   candidates_.clear();
   RequestTable& requests = state_.requests;
-  Acceptance::Rates first;
-  first.fill(kFirstRate);
   for (const Slot slot : state_.running) {
     const bool is_decode = requests.num_scheduled_tokens[slot] == 1 && requests.num_uncomputed_tokens(slot) == 1;
     if (!is_decode || requests.num_output_tokens(slot) == 0) continue;
@@ -78,13 +77,21 @@ void Speculation::collect(int64_t stride) {
       candidates_.push_back(forced_candidate(slot));
       continue;
     }
-    const bool is_due = of.was_right || (state_.plan.step_id + slot) % stride == 0;
-    if (!of.scope || !is_due || !look(slot, &of)) continue;
-    const auto source = static_cast<size_t>(of.source);
-    const Acceptance::Rates rates = of.acceptance[source].rates(of.scope->acceptance[source].rates(first));
-    const auto num_next = static_cast<int32_t>(of.next.size());
-    candidates_.push_back(
-        {slot, requests.num_tokens[slot], of.match_length, std::min(most_guesses(slot), num_next), rates});
+    const bool is_due = of.was_right || (state_.plan.step_id + slot) % stride == 0 || !of.suggested.empty();
+    if (!of.scope || !is_due) continue;
+    const bool is_found = look(slot, &of);
+    if (!is_found && of.suggested.empty()) continue;
+    const int32_t length = is_found ? of.match_length : kNoLength;
+    Acceptance::Rates chances = rates(of, of.source);
+    of.takes_suggestion = !is_found;
+    if (is_found && !of.suggested.empty()) {
+      const Acceptance::Rates of_model = rates(of, GuessSource::kModel);
+      of.takes_suggestion = of_model[0] > chances[Acceptance::length_index(length)];
+    }
+    if (of.takes_suggestion) chances = rates(of, GuessSource::kModel);
+    const auto num_next = static_cast<int32_t>(guesses(of).size());
+    candidates_.push_back({slot, requests.num_tokens[slot], of.takes_suggestion ? kNoLength : length,
+                           std::min(most_guesses(slot), num_next), chances});
   }
 }
 
@@ -115,10 +122,61 @@ bool Speculation::look(Slot slot, OfRequest* of) {
   return true;
 }
 
+const std::vector<int32_t>& Speculation::guesses(const OfRequest& of) const {
+  if (!of.forced.empty()) return of.forced;
+  return of.takes_suggestion ? of.suggested : of.next;
+}
+
+// As the request's own guesses were, or else its scope's. REQUIRES: it has one.
+Acceptance::Rates Speculation::rates(const OfRequest& of, GuessSource source) const {
+  Acceptance::Rates first;
+  first.fill(source == GuessSource::kModel ? kFirstModelRate : kFirstRate);
+  const auto i = static_cast<size_t>(source);
+  return of.acceptance[i].rates(of.scope->acceptance[i].rates(first));
+}
+
+const ModelQuestion& Speculation::ask_model(double now) {
+  question_.num_tokens = 0;
+  question_.slots.clear();
+  if (!state_.estimates.knows_latency() || !state_.waiting.empty()) return question_;
+  const RequestTable& requests = state_.requests;
+  BatchFeatures batch;
+  candidates_.clear();
+  for (const Slot slot : state_.running) {
+    if (requests.num_uncomputed_tokens(slot) > 1) return question_;  // a step with prompts has no idle arithmetic
+    batch.add_decode(requests.num_tokens[slot]);
+    const OfRequest& of = of_[slot];
+    if (!is_for_model(of) || requests.num_output_tokens(slot) == 0) continue;
+    candidates_.push_back(
+        {slot, requests.num_tokens[slot], kNoLength, most_guesses(slot), rates(of, GuessSource::kModel)});
+  }
+  if (candidates_.empty()) return question_;
+  const int32_t num_running = state_.num_running();
+  const int32_t num_rows = state_.config.max_num_seqs - num_running;
+  const int32_t most = std::min(state_.config.max_guessed_tokens, num_rows / static_cast<int32_t>(candidates_.size()));
+  const GuessLimits limits{max_seconds(now), most, margin(kMargin, num_running)};
+  const StepTimes times{state_.estimates.latency, row_costs_};
+  question_.num_tokens = model_depth(model_times_, times, batch, num_running, limits, candidates_);
+  if (question_.num_tokens > 0) {
+    num_unasked_ = 0;
+    for (const GuessCandidate& candidate : candidates_) question_.slots.push_back(candidate.slot);
+  } else if (++num_unasked_ >= kStepsBetweenTrials && model_times_.of_token(1) > 0 && most > 0) {
+    num_unasked_ = 0;
+    question_.num_tokens = std::min(kTrialTokens, most);
+    question_.slots.push_back(candidates_[static_cast<size_t>(state_.plan.step_id) % candidates_.size()].slot);
+  }
+  return question_;
+}
+
+// Not where a form forces its tokens, or while its text repeats itself at length.
+bool Speculation::is_for_model(const OfRequest& of) const {
+  const bool repeats = of.was_right && !of.takes_suggestion && of.match_length >= kSureLength;
+  return of.scope && of.forced.empty() && !repeats;
+}
+
 GuessCandidate Speculation::forced_candidate(Slot slot) {
   const auto num_forced = static_cast<int32_t>(of_[slot].forced.size());
-  GuessCandidate candidate{slot, state_.requests.num_tokens[slot], kForcedLength,
-                           std::min(most_guesses(slot), num_forced)};
+  GuessCandidate candidate{slot, state_.requests.num_tokens[slot], kNoLength, std::min(most_guesses(slot), num_forced)};
   candidate.rates.fill(1.0F);
   return candidate;
 }
@@ -141,17 +199,16 @@ void Speculation::write(Slot slot, int32_t num_guesses) {
     if (!has_room || !state_.memory.grow(row, num_tokens + num_guesses)) num_guesses = num_there;
   }
   int32_t* tokens = requests.tokens[slot].get();
-  const OfRequest& of = of_[slot];
-  const std::vector<int32_t>& next = of.forced.empty() ? of.next : of.forced;
-  std::copy_n(next.begin(), num_guesses, tokens + num_tokens);
+  std::copy_n(guesses(of_[slot]).begin(), num_guesses, tokens + num_tokens);
   num_guessed_.set(slot, num_guesses);
   state_.budget -= num_guesses;
   state_.counters.num_guessed_tokens += num_guesses;
 }
 
 // That the step may be predicted to take: no guess makes a token late, or makes others wait longer than a prompt might.
-double Speculation::max_seconds() const {
-  const Snapshot snapshot = state_.snapshot();
+double Speculation::max_seconds(double now) const {
+  Snapshot snapshot = state_.snapshot();
+  snapshot.now = now;
   const auto running = std::span<const Slot>(state_.running);
   const bool any_offline =
       std::ranges::any_of(running, [&](Slot slot) { return state_.requests.request_class[slot] != kOnlineClass; });
@@ -166,17 +223,24 @@ void Speculation::learn(Slot slot, int32_t num_sampled) {
   OfRequest& of = of_[slot];
   of.forced.clear();
   of.was_right = num_sampled > 1;
-  if (of.next.empty()) return;
   const auto sampled = state_.requests.known_tokens(slot).last(num_sampled);
-  const auto source = static_cast<size_t>(of.source);
-  for (size_t j = 0; j < std::min(sampled.size(), of.next.size()); ++j) {
-    const bool is_right = of.next[j] == sampled[j];
-    const int32_t length = std::min(of.match_length + static_cast<int32_t>(j), RepetitionIndex::kMostCompared);
-    of.acceptance[source].observe(length, is_right, kRequestMemory);
-    of.scope->acceptance[source].observe(length, is_right, kMemory);
+  learn(&of, of.source, of.match_length, of.next, sampled);
+  learn(&of, GuessSource::kModel, kNoLength, of.suggested, sampled);
+  of.next.clear();
+  of.suggested.clear();
+}
+
+// Of guesses that were computed or not.
+void Speculation::learn(OfRequest* of, GuessSource source, int32_t length, std::span<const int32_t> guesses,
+                        std::span<const int32_t> sampled) {
+  const auto i = static_cast<size_t>(source);
+  for (size_t j = 0; j < std::min(sampled.size(), guesses.size()); ++j) {
+    const bool is_right = guesses[j] == sampled[j];
+    const int32_t here = std::min(length + static_cast<int32_t>(j), RepetitionIndex::kMostCompared);
+    of->acceptance[i].observe(here, is_right, kRequestMemory);
+    of->scope->acceptance[i].observe(here, is_right, kMemory);
     if (!is_right) break;
   }
-  of.next.clear();
 }
 
 }  // namespace hocket

@@ -62,6 +62,12 @@ ENGINE = Chapter(
             "With `--speculation auto`.",
         ),
         _counter("hocket_right_guesses", "Of these, tokens that came.", lambda s: s.num_right_guesses),
+        _counter(
+            "hocket_guess_seconds",
+            "Time in which a small model guessed, between steps.",
+            lambda s: s.guess_seconds,
+            "With `--speculative-model`.",
+        ),
         _counter("hocket_step_seconds", "Wall time of steps.", lambda s: s.step_seconds),
         _counter("hocket_schedule_seconds", "Time in the core's schedule().", lambda s: s.schedule_seconds),
         _counter("hocket_commit_seconds", "Time in the core's commit().", lambda s: s.commit_seconds),

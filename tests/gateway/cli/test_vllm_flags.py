@@ -85,6 +85,28 @@ def test_what_else_a_config_of_structured_outputs_says(text: str, capsys: pytest
     assert "disable_any_whitespace" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "speculation", "model"),
+    [
+        ('{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":3}', "auto", None),
+        ('{"model":"ngram"}', "auto", None),
+        ('{"model":"/small","num_speculative_tokens":4}', "auto", "/small"),
+        ('{"method":"draft_model","model":"/small"}', "auto", "/small"),
+        ('{"method":"eagle3","model":"/head"}', "off", None),
+        ("{}", "off", None),
+    ],
+)
+def test_speculation(text: str, speculation: str, model: str | None) -> None:
+    config = engine_config(read(f"--speculative-config {text}"), Path("/m"), "m")
+    assert (config.speculation, config.speculative_model) == (speculation, model)
+
+
+def test_speculation_that_is_no_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read("--speculative-config ngram")
+    assert "is no JSON object" in capsys.readouterr().err
+
+
 def test_a_context_length_may_be_left_to_the_server() -> None:
     for text in ("auto", "-1"):
         assert engine_config(read(f"--max-model-len={text}"), Path("/m"), "m").max_model_len is None

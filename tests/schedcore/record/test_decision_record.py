@@ -37,7 +37,7 @@ from schedcore.record.recording_scheduler import RecordingScheduler, int32_array
 from schedcore.record.replay import replay
 
 RECORDED = {
-    *("add_request", "abort", "force", "schedule", "commit", "reset_prefix_cache"),
+    *("add_request", "abort", "force", "suggest", "schedule", "commit", "reset_prefix_cache"),
     *("complete_moves", "note_on_disk", "forget_on_disk", "advise", "remember_session"),
     *("note_on_peer", "forget_peer", "note_peer_rate", "lend", "take_back", "adopt_session", "pull_session"),
 }
@@ -52,6 +52,8 @@ READ_ONLY = {
     "session_tokens",
     "has_in_tiers",
     "recent_sessions",
+    "ask_model",  # and
+    "note_model",  # what decides it: what a plan holds of the answer is what was suggested
 }
 
 configs = st.fixed_dictionaries(

@@ -1,0 +1,1 @@
+"""A small model that guesses what requests will say next."""
