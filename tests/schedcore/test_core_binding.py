@@ -192,7 +192,7 @@ def test_an_empty_plan_is_false_and_needs_no_commit() -> None:
 def test_statistics_are_those_of_engine_stats() -> None:
     stats = Scheduler(small()).stats()
     of_the_engine = {"step_seconds", "schedule_seconds", "commit_seconds", "execute_seconds"}
-    of_the_engine |= {"block_bytes", "disk_bytes", "max_disk_bytes"}
+    of_the_engine |= {"block_bytes", "disk_bytes", "max_disk_bytes", "guess_seconds"}
     of_the_engine |= {"pull_seconds", "num_given_blocks", "num_refused_peers", "num_session_moves"}
     of_other_engines = {"servers", "num_retries"}  # gateway/stock
     of_other_engines |= {"nodes", "num_routed", "num_stale_incarnations", "num_desired_nodes"}  # gateway/fleet

@@ -11,7 +11,8 @@ import torch
 
 from schedcore._core import Scheduler, SchedulerConfig
 from schedcore.api.config import EngineConfig
-from schedcore.api.model_path import resolve_model
+from schedcore.api.model_path import ModelNotFoundError, resolve_model
+from worker.base.errors import CheckpointError
 from worker.models.model_config import ModelConfig, read_model_config
 from worker.runner.loaded_runner import LoadedRunner, load_runner
 from worker.speculation.guesser import Guesser, NoGuesser
@@ -54,7 +55,10 @@ def load_small_model(config: EngineConfig) -> SmallModel | None:
     """None where the configuration has none. Raises as load_runner()."""
     if config.speculative_model is None:
         return None
-    model = read_model_config(resolve_model(config.speculative_model))
+    try:
+        model = read_model_config(resolve_model(config.speculative_model))
+    except (CheckpointError, ModelNotFoundError) as error:
+        raise ValueError(f"speculative_model: {error}") from None
     if not model.has_head:
         raise ValueError(f"speculative_model {config.speculative_model} has no head: it makes no tokens")
     own = msgspec.structs.replace(

@@ -186,6 +186,11 @@ def test_a_model_of_another_vocabulary_is_refused(profile: str, tmp_path: Path) 
         with_small_model(profile, tmp_path / "large")
 
 
+def test_a_model_that_is_not_there_is_named(profile: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="speculative_model: model '.*nowhere' is neither"):
+        with_small_model(profile, tmp_path / "nowhere")
+
+
 def test_it_needs_speculation() -> None:
     with pytest.raises(ValueError, match="speculative_model needs speculation auto"):
         make_engine(DEMO_MODEL, speculative_model=str(DEMO_MODEL))
