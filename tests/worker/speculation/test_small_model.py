@@ -187,7 +187,7 @@ def test_a_model_of_another_vocabulary_is_refused(profile: str, tmp_path: Path) 
 
 
 def test_a_model_that_is_not_there_is_named(profile: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="speculative_model: model '.*nowhere' is neither"):
+    with pytest.raises(ValueError, match=r"speculative_model: model '.*nowhere' is neither"):
         with_small_model(profile, tmp_path / "nowhere")
 
 
