@@ -20,7 +20,7 @@ from worker.speculation.model_guesser import ModelGuesser
 
 logger = logging.getLogger("worker")
 
-CACHE_TOKENS = 1 << 16  # of all requests together
+CACHE_TOKENS = 1 << 16  # of all requests together, in 16 bits; longer texts are not guessed
 STEP_TOKENS = 1024
 PADDING = 1024  # tokens by which the vocabularies of one family's models differ
 
@@ -72,7 +72,7 @@ def load_small_model(config: EngineConfig) -> SmallModel | None:
         lora_modules=(),
         max_model_len=None,
         max_num_batched_tokens=STEP_TOKENS,
-        cache_memory_bytes=_cache_bytes(model, config),
+        cache_memory_bytes=2 * model.num_layers * model.kv_size * torch.bfloat16.itemsize * CACHE_TOKENS,
         cache_kinds="kv",
         partial_caching=False,
         host_cache_bytes=0,
@@ -93,11 +93,6 @@ def load_small_model(config: EngineConfig) -> SmallModel | None:
         max_num_waiting=own.max_num_seqs,
     )
     return SmallModel(loaded, scheduler)
-
-
-def _cache_bytes(model: ModelConfig, config: EngineConfig) -> int:
-    tokens = max(CACHE_TOKENS, model.max_positions)
-    return 2 * model.num_layers * model.kv_size * torch.float32.itemsize * tokens
 
 
 def guesser_of(
