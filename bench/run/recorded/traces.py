@@ -51,6 +51,7 @@ OURS = "hocket"
 POLICIES = (OURS, "fcfs", "priority")
 TARGET_PROMPT, TARGET_DECODES = 1024, 32  # before --divisor; at once
 SAME_STEP_SECONDS = 0.005  # first tokens that are no further apart may be of one step
+SAME_TIME_SECONDS = 0.001  # arrivals that are no further apart may reach the server in any order
 HEADER = ("trace", "load", "policy", "attained", "TTFT / ITL attained", "TTFT p50 / p99", "ITL p99", "overtaken")
 GAINS = ("trace", "load", *(f"less {policy}" for policy in POLICIES[1:]))
 
@@ -192,9 +193,11 @@ def num_overtaken(workload: Workload, traces: Sequence[RequestTrace]) -> int:
             groups[workload.priority[i], workload.input_tokens[i], workload.output_tokens[i]].append(i)
     count = 0
     for group in groups.values():
+        arrivals = np.array([traces[i].arrival for i in group])
         served = np.array([traces[i].arrival + traces[i].ttft for i in group])
-        earliest_later = np.minimum.accumulate(served[::-1])[::-1]
-        count += int((served > earliest_later + SAME_STEP_SECONDS).sum())
+        earliest = np.append(np.minimum.accumulate(served[::-1])[::-1], np.inf)  # of each and those after it
+        later = np.searchsorted(arrivals, arrivals + SAME_TIME_SECONDS, side="right")
+        count += int((served > earliest[later] + SAME_STEP_SECONDS).sum())
     return count
 
 

@@ -49,6 +49,8 @@ def test_who_is_behind_a_later_equal_is_overtaken() -> None:
     assert num_overtaken(workload, in_order) == 0
     assert num_overtaken(workload, [served(0, 2.5), *in_order[1:]]) == 1
     assert num_overtaken(workload, [served(0, 2.003), *in_order[1:]]) == 0  # of one step, maybe
+    at_once = [served(1, 2.5), served(1.0005, 2.0), *in_order[2:]]
+    assert num_overtaken(workload, at_once) == 0  # which of them came first?
 
 
 def test_the_page_compares_by_seed(tmp_path: Path) -> None:
