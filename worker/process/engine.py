@@ -1,6 +1,7 @@
 """The engine: requests in, steps, deltas out. No sockets, no threads, no clock of its own.
 
-One step is three verbs: the core schedules, the executor executes, the core commits.
+One step is three verbs: the core schedules, the executor executes, the core commits. Before it a small model may guess
+what comes next (worker/speculation/).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 //
 // A guess is where the request's text went on when it last said what it says now (repetition_index.h), or where the
 // answers went on that others of its tenant and salt had lately (guess_scopes.h), whichever agrees with more of it; or
-// what a small model says that comes next (ask_model() and suggest()), where that is right more often; or
-// what nothing but can follow in the form that its answer has (force()): such a guess is taken to be right. In the plan
-// a guessed token is a decode of the same request, one position further: its K and V are written before anybody
+// what a small model says that comes next (ask_model() and suggest()), where that is right more often; or what nothing
+// but can follow in the form that its answer has (force()): such a guess is taken to be right. In the plan a guessed
+// token is a decode of the same request, one position further: its K and V are written before anybody
 // attends, so that it attends to the guesses before it, and what is sampled from it is what would be sampled if they
 // are right. commit() keeps sampled tokens as long as each equals the guess that the next one was computed from. So the
 // tokens are those that would have come without guesses, whatever the sampling: greedy, or by noise that belongs to the

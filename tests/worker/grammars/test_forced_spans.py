@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from fakes.engine_driver import GATEWAY, collect, make_engine, run
+from fakes.guessing_engines import cheap_profile, guessing
 from fakes.json_schemas import SCHEMAS
 from schedcore._core import NO_TOKEN, BatchPlan
 from schedcore.api.model_path import resolve_model
 from schedcore.api.types import EngineRequest, Grammar, GrammarKind, SamplingParams, TokenDelta, TokenLogprobs
-from schedcore.latency.latency_profile import ErrorStatistics, LatencyCoefficients, LatencyProfile
 from schedcore.record.replay import replay
 from worker.grammars.forced_spans import ForcedSpans, Span
 from worker.grammars.grammars import Grammars
@@ -29,7 +29,6 @@ from worker.sampling.forced_rows import ForcedRows
 VOCAB_SIZE, END = 1024, 5  # of the demo model
 DEMO_MODEL = resolve_model("demo")
 NAMES = sorted(SCHEMAS)
-CHEAP = LatencyCoefficients(step_base=0.01, prefill_token=1e-5, decode_seq=1e-5)  # a token more takes next to no time
 ORDER = {
     "type": "object",
     "properties": {
@@ -52,16 +51,11 @@ def grammars() -> Iterator[Grammars]:
 @pytest.fixture
 def profile(tmp_path: Path) -> str:
     """Forced tokens always pay."""
-    error = ErrorStatistics(mean=0.0, median=0.0, p95=0.0, num_samples=1)
-    made = LatencyProfile(model="demo", device="none", coefficients=CHEAP, error=error)
-    path = tmp_path / "profile.json"
-    path.write_bytes(msgspec.json.encode(made))
-    return str(path)
+    return cheap_profile(tmp_path)
 
 
 def forcing(profile: str, **settings: Any) -> Engine:
-    defaults = {"speculation": "auto", "latency_profile": profile, "max_num_seqs": 48, "max_ttft_ms": 0}
-    return make_engine(DEMO_MODEL, **{**defaults, **settings})
+    return guessing(profile, DEMO_MODEL, **settings)
 
 
 def request(request_id: int, schema: Any = ORDER, **means: Any) -> EngineRequest:
