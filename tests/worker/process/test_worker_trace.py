@@ -10,6 +10,7 @@ from fakes.tiny_checkpoints import write_checkpoint
 from schedcore.api.types import EngineRequest, SamplingParams
 
 LEFT_OUT = {
+    "worker/speculation/model_guesser.py",  # a small model, once everybody decodes
     "worker/forms/form_inputs.py",  # cache forms
     "worker/batch/staging.py",  # devices
     "worker/models/",  # where no native decoder runs the model
