@@ -73,6 +73,7 @@ class CacheKind(enum.IntEnum):
 
     KV = 0
     HIDDEN = 1  # the input of the attention projections
+    INT8 = 2  # K and V, rounded
 
 class MoveKind(enum.IntEnum):
     """What moves between tiers, one block each."""
@@ -125,6 +126,7 @@ class SchedulerConfig:
         enable_prefix_caching: bool = True,
         enable_chunked_prefill: bool = True,
         hidden_units_per_group: int = 0,
+        int8_units_per_group: int = 0,
         num_host_units: int = 0,
         num_host_blocks: int = 0,
         num_copy_blocks: int = 0,
@@ -206,9 +208,9 @@ class BatchPlan:
     block_table_unit: Int32
     preempted_ids: UInt64
     cache_kinds: (
-        Int32  # CacheKind per sequence, or empty where no form other than KV is possible; so are the next three
+        Int32  # CacheKind per sequence, or empty where no form other than KV is possible
     )
-    uncached_tokens: Int32
+    uncached_tokens: Int32  # per sequence, or empty where all tokens are cached as KV or int8; so are the next two
     hidden_tokens: Int32
     missing_tokens: Int32
     uncached_token_ids: Int32  # of all sequences, one after the other
@@ -216,6 +218,8 @@ class BatchPlan:
     copy_slots: Int32  # on the host
     projections: Int32  # [num_projections, 2], a copy: row and block index
     projected_units: Int32  # [num_projections * num_groups]
+    roundings: Int32  # [num_roundings, 2], a copy: row and block index
+    rounded_units: Int32  # [num_roundings * num_groups * 2]
     transfers: list[tuple[int, int, int, int, int, bool, int]]  # HostTransfer's fields
     move_ids: Int32  # moves between tiers, also in a plan without anything to run; so are the next five
     move_kinds: Int32  # MoveKind
@@ -351,8 +355,8 @@ class Scheduler:
         """A copy of what the session's last request has computed; empty if it is unknown, or none has ended."""
     def stats(self) -> dict[str, Any]:
         """num_running, num_waiting (lists per class), num_units, num_free_units, num_cached_units,
-        num_kind_tokens and num_kind_units (K and V, hidden), num_uncached_tokens, num_conversions (hidden to K and V,
-        K and V to uncached, back), num_ratio_steps (list per RatioReason), max_running (None: everybody),
+        num_kind_tokens and num_kind_units (lists per CacheKind), num_uncached_tokens, num_conversions (hidden to K and
+        V, K and V to uncached, back, K and V to int8), num_ratio_steps (list per RatioReason), max_running (None: everybody),
         uncached_ratio,
         num_steps, num_prompt_tokens, num_output_tokens, num_cached_prompt_tokens, num_queried_prompt_tokens,
         num_preemptions, num_evicted_blocks, num_preempted and class_seconds (lists per RequestClass),

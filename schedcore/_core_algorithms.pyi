@@ -23,22 +23,24 @@ UInt64 = npt.NDArray[np.uint64]
 PAST_TARGET: int
 MUST_SCHEDULE: int
 RESIDENT_KV: int
-RESIDENT_HIDDEN: int
+RESIDENT_COMPACT: int
 
 class Knapsack:
-    def __init__(self, *, hidden_seconds_per_unit: float = 0.0, past_target_decay: float = 0.0) -> None: ...
+    def __init__(
+        self, *, compact_seconds_per_unit: float = 0.0, past_target_decay: float = 0.0, kept_share: float = 0.0
+    ) -> None: ...
     def solve(
         self,
         pending_seconds: Float32,
         kv_units: Int32,
-        hidden_units: Int32,
+        compact_units: Int32,
         flags: UInt8,
         keep_seconds: Float32,
         capacity: int,
     ) -> tuple[UInt8, float, int]:
-        """Choices (0 skip, 1 hidden, 2 KV), their value in seconds, the units they take."""
+        """Choices (0 skip, 1 compact, 2 KV), their value in seconds, the units they take."""
 
-def knapsack_hidden_units(kv_units: int, hidden_ratio: float, block_units: int) -> int: ...
+def knapsack_compact_units(kv_units: int, compact_ratio: float, block_units: int) -> int: ...
 
 # cpp/core/estimates/latency_model.h, plan_features.h, latency_refiner.h, recursive_least_squares.h, max_tracker.h
 

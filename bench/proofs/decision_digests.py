@@ -31,7 +31,8 @@ PLAN_FIELDS = (
     "step_id", "num_tokens", "num_seqs", "token_ids", "positions", "token_row", "request_ids", "rows", "query_start",
     "seq_lens", "sample_seqs", "block_table_index", "block_table_unit", "preempted_ids", "cache_kinds",
     "uncached_tokens", "hidden_tokens", "missing_tokens", "uncached_token_ids", "recomputed_layers", "copy_slots",
-    "projections", "projected_units", "transfers", "move_ids", "move_kinds", "move_slots", "move_units", "move_keys",
+    "projections", "projected_units", "roundings", "rounded_units", "transfers", "move_ids", "move_kinds", "move_slots",
+    "move_units", "move_keys",
 )  # fmt: skip
 OUTPUT_FIELDS = ("request_ids", "token_ids", "finish_reasons", "num_output_tokens", "num_cached_tokens")
 COUNTERS = {
@@ -56,6 +57,9 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "swap": {"enable_prefix_caching": False, "num_host_units": 60, "preemption": "swap"},
     "refine": {"refine_latency": True},
     "allhidden": {**_HIDDEN, "cache_kind": "hidden"},
+    "int8": {"int8_units_per_group": 1},
+    "int8host": {"int8_units_per_group": 1, "num_host_blocks": 24},
+    "allint8": {"int8_units_per_group": 1, "cache_kind": "int8"},
     "nomix": {"enable_mixed_steps": False, "enable_chunked_prefill": False},
     "nores": {"enable_residents": False},
     "nodead": {"enable_deadlines": False},

@@ -41,7 +41,7 @@ struct PlanObject {
   pybind11::object owner;
   ArrayView token_ids, positions, token_row, request_ids, rows, query_start, seq_lens, sample_seqs;
   ArrayView block_table_index, block_table_unit, preempted_ids, cache_kinds, uncached_tokens, hidden_tokens;
-  ArrayView missing_tokens, uncached_token_ids, projected_units, recomputed_layers, copy_slots;
+  ArrayView missing_tokens, uncached_token_ids, projected_units, rounded_units, recomputed_layers, copy_slots;
   ArrayView move_ids, move_kinds, move_slots, move_peers, move_units;
 };
 

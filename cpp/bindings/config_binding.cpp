@@ -39,6 +39,7 @@ void bind_config(py::module_& module) {
       .HOCKET_FIELD(layers_per_unit)
       .HOCKET_FIELD(block_size)
       .HOCKET_FIELD(hidden_units_per_group)
+      .HOCKET_FIELD(int8_units_per_group)
       .HOCKET_FIELD(num_host_units)
       .HOCKET_FIELD(num_host_blocks)
       .HOCKET_FIELD(num_copy_blocks)

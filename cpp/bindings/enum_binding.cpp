@@ -66,6 +66,7 @@ void bind_plans(py::module_& module) {
   py::native_enum<CacheKind>(module, "CacheKind", kIntEnum)
       .value("KV", CacheKind::kKv)
       .value("HIDDEN", CacheKind::kHidden)
+      .value("INT8", CacheKind::kInt8)
       .finalize();
   py::native_enum<MoveKind>(module, "MoveKind", kIntEnum)
       .value("SAVE", MoveKind::kSave)

@@ -38,6 +38,9 @@ py::array_t<uint64_t> move_keys(const PlanObject& object) { return two_columns<u
 py::array_t<int32_t> projections(const PlanObject& object) {
   return two_columns<int32_t>(object.plan->forms.projections);
 }
+py::array_t<int32_t> roundings(const PlanObject& object) {
+  return two_columns<int32_t>(object.plan->forms.roundings);
+}
 
 void bind_batch_plan(py::module_& module) {
   using Object = PlanObject;
@@ -66,7 +69,9 @@ void bind_batch_plan(py::module_& module) {
       .HOCKET_PLAN_VIEW(recomputed_layers, forms.recomputed_layers)
       .HOCKET_PLAN_VIEW(copy_slots, forms.copy_slots)
       .HOCKET_PLAN_VIEW(projected_units, forms.projected_units)
+      .HOCKET_PLAN_VIEW(rounded_units, forms.rounded_units)
       .def_property_readonly("projections", &projections)
+      .def_property_readonly("roundings", &roundings)
       .HOCKET_PLAN_VIEW(move_ids, moves.ids)
       .HOCKET_PLAN_VIEW(move_kinds, moves.kinds)
       .HOCKET_PLAN_VIEW(move_slots, moves.slots)

@@ -29,7 +29,7 @@ class SchedulerObject {
     const BatchPlan& plan = scheduler_->schedule(now);
     if (!plan_) {
       plan_ = py::cast(PlanObject{&plan, owner_, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {},
-                                  {},    {},     {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
+                                  {},    {},     {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
     }
     return plan_;
   }

@@ -59,7 +59,7 @@ class Actions:
     """How often which part of the scheduler acted."""
 
     num_preempted: list[int]  # per RequestClass
-    num_conversions: list[int]  # of running requests: hidden to K and V, K and V to uncached, back
+    num_conversions: list[int]  # of running requests, per Conversion of scheduler_stats.h
     num_ratio_steps: list[int]  # steps by what the b/r solver said in them, per RatioReason
     num_recomputed_tokens: int  # uncached ones, summed over steps
     num_hit_tokens: list[int]  # of cached prompt tokens: found on the device, the host, the disk

@@ -150,6 +150,9 @@ TEST(allocation, preemption_allocates_nothing) {
     SchedulerConfig config = small_config(name);
     config.num_units = 4 * 100;
     expect_no_allocation_in_steps(config, 40, !has_queue);
+    config.int8_units_per_group = 1;
+    expect_no_allocation_in_steps(config, 40, !has_queue);
+    config.int8_units_per_group = 0;
     config.hidden_units_per_group = 1;
     config.preemption = "swap";
     config.num_host_units = 100;

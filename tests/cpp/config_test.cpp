@@ -97,6 +97,21 @@ TEST(config, keeps_requests_as_hidden_states_only_where_there_are_any) {
   CHECK(complaint(config).starts_with("cache_kind must be"));
 }
 
+TEST(config, keeps_blocks_in_int8_beside_k_and_v_only) {
+  SchedulerConfig config = good();
+  config.int8_units_per_group = 1;
+  CHECK_EQ(complaint(config), std::string());
+  CHECK(config.compact_kind() == CacheKind::kInt8 && config.has_kinds() && !config.has_forms());
+  CHECK_EQ(config.compact_units_per_block(), config.num_groups());
+  config.max_guessed_tokens = 4;
+  CHECK_EQ(complaint(config), std::string());
+  config.enable_partial_caching = true;
+  CHECK(complaint(config).starts_with("int8_units_per_group needs every token cached"));
+  config = good();
+  config.cache_kind = "int8";
+  CHECK(complaint(config).starts_with("cache_kind int8 needs int8_units_per_group"));
+}
+
 TEST(config, refuses_hidden_states_that_take_as_much_as_k_and_v) {
   SchedulerConfig config = good();
   for (const int32_t num_units : {-1, 2, 7}) {

@@ -175,6 +175,7 @@ TEST(device_memory, rows_run_out_before_memory_does) {
 // ---- forms ----
 
 constexpr CacheForm kHiddenForm = {CacheKind::kHidden, 0};
+constexpr CacheForm kInt8Form = {CacheKind::kInt8, 0};
 CacheForm without_blocks(int32_t num_blocks) { return {CacheKind::kKv, num_blocks}; }
 
 // Blocks of 2 tokens: 2 units as K and V, 1 as hidden states.
@@ -313,6 +314,93 @@ TEST(device_memory, k_and_v_never_become_hidden_states) {
   const Row row = m.run(counting(3));
   BatchPlan plan;
   CHECK_THROWS(m.memory.reshape(row, kHiddenForm, &plan.forms), CoreError);
+}
+
+// Blocks of 2 tokens: 2 units as K and V, 1 in int8.
+SchedulerConfig int8_config(int32_t num_blocks) {
+  SchedulerConfig config = config_of(num_blocks);
+  config.int8_units_per_group = 1;
+  return config;
+}
+
+std::vector<UnitId> units_of(const Memory& m, Row row) {
+  std::vector<UnitId> units;
+  for (const BlockId block : m.memory.tables().blocks(row)) {
+    const auto of_block = m.memory.pool().units(block);
+    units.insert(units.end(), of_block.begin(), of_block.end());
+  }
+  return units;
+}
+
+TEST(device_memory, k_and_v_become_int8_in_place_and_take_half) {
+  Memory m(int8_config(4));  // 8 units
+  const Row row = m.run(counting(7));
+  const std::vector<UnitId> units = units_of(m, row);
+  BatchPlan plan;
+  m.memory.flush_changes(&plan.table);
+  plan = {};
+  CHECK_EQ(m.memory.pool().num_free_units(), 0);
+  CHECK(m.memory.reshape(row, kInt8Form, &plan.forms));
+  m.memory.check_invariants(m.rows);
+  CHECK(m.memory.form(row) == kInt8Form);
+  CHECK_EQ(m.memory.num_held_units(row), 4);
+  CHECK_EQ(m.memory.num_available_units(), 4);
+  CHECK_EQ(plan.forms.roundings.size(), 4);
+  CHECK_EQ(plan.forms.roundings[3].block_index, 3);
+  CHECK_EQ(plan.forms.rounded_units, units);
+  m.memory.flush_changes(&plan.table);
+  CHECK_EQ(plan.table.index.size(), 4);  // one unit of each block
+  CHECK(m.memory.grow(row, 9));          // by half a block
+  CHECK_EQ(m.memory.num_held_units(row), 5);
+  m.release(row);
+  CHECK_EQ(m.memory.num_available_units(), 8);
+}
+
+TEST(device_memory, what_is_rounded_is_shared_with_nobody_and_what_was_cached_stays) {
+  Memory m(int8_config(10));  // 20 units
+  const Row other = m.run(counting(4));
+  const Row row = m.run(counting(6));  // stands on its two blocks
+  CHECK_EQ(m.memory.num_held_units(row), 2);
+  BatchPlan plan;
+  CHECK(m.memory.reshape(row, kInt8Form, &plan.forms));
+  CHECK_EQ(m.memory.num_held_units(row), 3);  // copies of what is shared
+  CHECK_EQ(plan.forms.roundings.size(), 3);
+  m.memory.index(row, counting(6));
+  m.memory.check_invariants(m.rows);
+  m.release(row);
+  CHECK_EQ(m.memory.num_cached_blocks("", counting(6)), 3);  // as K and V, computed before
+  m.release(other);
+}
+
+TEST(device_memory, who_comes_in_in_int8_gets_copies_of_what_is_cached) {
+  Memory m(int8_config(10));
+  m.release(m.run(counting(4)));  // 2 blocks cached
+  CHECK_EQ(m.memory.open("", counting(7), kInt8Form), 4);
+  CHECK_EQ(m.memory.num_open_units(), 4);  // all of its blocks
+  BatchPlan plan;
+  const Row row = m.memory.seat(&plan.forms);
+  m.rows.push_back(row);
+  CHECK_EQ(plan.forms.roundings.size(), 2);
+  CHECK_EQ(m.memory.num_held_units(row), 2);
+  CHECK_EQ(m.memory.num_promised_units(row), 2);
+  CHECK(m.memory.grow(row, 7));
+  CHECK_EQ(m.memory.num_promised_units(row), 0);
+  m.memory.check_invariants(m.rows);
+}
+
+TEST(device_memory, rounding_that_finds_no_memory_changes_nothing) {
+  Memory m(int8_config(6));  // 12 units
+  const Row other = m.run(counting(4));
+  const Row row = m.run(counting(5));  // shares 2 of its 3 blocks
+  CHECK(m.memory.grow(other, 10));     // nothing is free
+  BatchPlan plan;
+  CHECK(!m.memory.reshape(row, kInt8Form, &plan.forms));  // wants 3, has 2
+  CHECK(plan.forms.roundings.empty());
+  m.memory.check_invariants(m.rows);
+  m.release(other);
+  CHECK(m.memory.reshape(row, kInt8Form, &plan.forms));
+  m.memory.check_invariants(m.rows);
+  CHECK_THROWS(m.memory.reshape(row, kInt8Form, &plan.forms), CoreError);
 }
 
 TEST(device_memory, uncached_blocks_take_no_memory) {

@@ -60,6 +60,8 @@ class FakeEngine {
   int64_t num_uncached = 0;
   int64_t num_restored = 0;
   int64_t num_projected = 0;
+  int64_t num_rounded = 0;
+  int64_t num_in_int8 = 0;  // read
   int64_t num_loaded = 0;       // blocks, from the host tier
   int64_t num_step_loaded = 0;  // of these, while their step ran
   int64_t num_fetched = 0;
@@ -346,11 +348,13 @@ class FakeEngine {
     check_shape(plan);
     copy_to_host(plan);
     read_projected(plan);
+    read_rounded(plan);
     spoil_loaded();
     for (size_t i = 0; i < plan.table.index.size(); ++i) {
       tables_.at(plan.table.index[i]) = plan.table.unit[i];
     }
     write_projected(plan);
+    write_rounded(plan);
     copy_to_device(plan);
     for (int32_t s = 0; s < plan.num_seqs(); ++s) write_sequence(plan, s);
     for (int32_t s = 0; s < plan.num_seqs(); ++s) read_sequence(plan, s);
@@ -401,7 +405,8 @@ class FakeEngine {
 
   void check_forms(const BatchPlan& plan) const {
     Tokens recomputed;
-    CHECK_EQ(plan.forms.missing_tokens.size(), plan.forms.cache_kinds.size());
+    if (config_.has_forms()) CHECK_EQ(plan.forms.missing_tokens.size(), plan.forms.cache_kinds.size());
+    if (config_.has_forms() || config_.has_kinds()) CHECK_EQ(plan.forms.cache_kinds.size(), plan.rows.size());
     for (size_t s = 0; s < plan.forms.missing_tokens.size(); ++s) {
       CHECK_EQ(plan.forms.missing_tokens[s], scheduler.num_missing_tokens(plan.rows[s]));
       const Tokens known = known_tokens(request_of(plan.request_ids[s]));
@@ -410,6 +415,8 @@ class FakeEngine {
     CHECK_EQ(plan.forms.uncached_token_ids, recomputed);
     CHECK_EQ(plan.forms.projected_units.size(), plan.forms.projections.size() * config_.hidden_units_per_block());
     for (const Projection& projection : plan.forms.projections) CHECK(scheduler.is_row_in_use(projection.row));
+    CHECK_EQ(plan.forms.rounded_units.size(), plan.forms.roundings.size() * config_.units_per_block());
+    for (const Rounding& rounding : plan.forms.roundings) CHECK(scheduler.is_row_in_use(rounding.row));
   }
 
   static Tokens known_tokens(const FakeRequest& request) {
@@ -457,10 +464,10 @@ class FakeEngine {
   // ---- forms: what a position's vectors are, and where ----
 
   static uint64_t vector_of(uint64_t hash, CacheKind kind, int32_t part) {
-    return mix(hash, kind == CacheKind::kKv ? part : 1000 + part);
+    return mix(hash, 1000 * static_cast<int32_t>(kind) + part);
   }
   int32_t num_parts(CacheKind kind) const {
-    return kind == CacheKind::kKv ? config_.units_per_block() : config_.hidden_units_per_block();
+    return kind == CacheKind::kKv ? config_.units_per_block() : config_.compact_units_per_block();
   }
   void write_position(Row row, int32_t position, uint64_t hash, CacheKind kind) {
     for (int32_t part = 0; part < num_parts(kind); ++part) vector_at(row, part, position) = vector_of(hash, kind, part);
@@ -546,6 +553,35 @@ class FakeEngine {
     }
   }
 
+  void read_rounded(const BatchPlan& plan) {
+    rounded_.clear();
+    for (const int32_t unit : plan.forms.rounded_units) {
+      for (int32_t k = 0; k < config_.block_size; ++k)
+        rounded_.push_back(pool_.at(size_t(unit) * config_.block_size + k));
+    }
+  }
+
+  // Where K and V of a layer group are those of the row's request, they become its K and V in int8.
+  void write_rounded(const BatchPlan& plan) {
+    for (int32_t s = 0; s < plan.num_seqs(); ++s) request_of_row_[plan.rows[s]] = plan.request_ids[s];
+    size_t next = 0;
+    for (const Rounding& rounding : plan.forms.roundings) {
+      const auto hashes = hashes_of(request_of_row_.at(rounding.row));
+      for (int32_t group = 0; group < config_.num_groups(); ++group, next += size_t(2) * config_.block_size) {
+        for (int32_t k = 0; k < config_.block_size; ++k) {
+          const int32_t p = rounding.block_index * config_.block_size + k;
+          if (p >= std::ssize(hashes)) continue;
+          const bool is_k = rounded_[next + k] == vector_of(hashes[p], CacheKind::kKv, 2 * group);
+          const bool is_v =
+              rounded_[next + config_.block_size + k] == vector_of(hashes[p], CacheKind::kKv, 2 * group + 1);
+          if (!is_k || !is_v) continue;
+          vector_at(rounding.row, group, p) = vector_of(hashes[p], CacheKind::kInt8, group);
+          ++num_rounded;
+        }
+      }
+    }
+  }
+
   int32_t num_recomputed(const BatchPlan& plan, int32_t s) const {
     return plan.forms.uncached_tokens.empty() ? 0 : plan.forms.uncached_tokens[s];
   }
@@ -572,13 +608,15 @@ class FakeEngine {
     const CacheKind kind =
         plan.forms.cache_kinds.empty() ? CacheKind::kKv : static_cast<CacheKind>(plan.forms.cache_kinds[s]);
     const int32_t hidden = plan.forms.hidden_tokens.empty() ? 0 : plan.forms.hidden_tokens[s];
+    const bool is_whole = kind == CacheKind::kInt8;
     num_hidden += hidden;
+    num_in_int8 += is_whole ? plan.seq_lens[s] : 0;
     num_uncached += num_recomputed(plan, s);
     for (int32_t p = 0; p < plan.seq_lens[s]; ++p) {
       if (p < num_missing(plan, s)) {
         CHECK(p < num_recomputed(plan, s) || p >= begin);  // at hand in this step
       } else {
-        check_position(row, p, hashes[p], p >= begin - hidden ? kind : CacheKind::kKv);
+        check_position(row, p, hashes[p], is_whole || p >= begin - hidden ? kind : CacheKind::kKv);
       }
     }
   }
@@ -613,6 +651,7 @@ class FakeEngine {
   std::map<std::pair<uint64_t, uint64_t>, Content> peer_;
   std::map<uint64_t, FakeRequest> drafts_;
   std::vector<uint64_t> projected_;
+  std::vector<uint64_t> rounded_;
   std::map<Row, uint64_t> request_of_row_;  // the last one
   std::vector<int32_t> tables_;             // [max_num_seqs][units_per_block][max_blocks_per_seq]
 };

@@ -67,6 +67,48 @@ TEST(form_stage, a_step_that_projecting_would_lengthen_by_more_than_it_brings_st
   CHECK_EQ(grants_as_hidden(/*num_blocks=*/9, 25e-6), (Names{"a:1"}));
 }
 
+SchedulerConfig int8_config(int32_t num_blocks) {
+  SchedulerConfig config = world_config("hocket");
+  config.num_units = 2 * num_blocks;
+  config.int8_units_per_group = 1;
+  return config;
+}
+
+TEST(form_stage, with_memory_for_all_nobody_is_rounded) {
+  PolicyWorld world(int8_config(100));
+  world.runs("a", 1, {.num_prompt = 40});
+  world.waits("b", {.num_prompt = 100, .first_token = 500});
+  const Composition composition = world.compose();
+  CHECK(composition.reshapes.empty());
+  CHECK_EQ(world.grants(), (Names{"a:1", "b+63"}));
+}
+
+TEST(form_stage, int8_lets_one_in_and_leaves_who_runs_as_it_is_where_that_is_enough) {
+  PolicyWorld world(int8_config(9));  // 18 units: 6 and 14 as K and V
+  world.runs("a", 1, {.num_prompt = 40});
+  world.waits("b", {.num_prompt = 100, .first_token = 500});
+  CHECK(world.compose().reshapes.empty());
+  CHECK_EQ(world.grants(), (Names{"a:1", "b+63(i8)"}));
+}
+
+TEST(form_stage, who_runs_is_rounded_in_place_and_goes_on) {
+  PolicyWorld world(int8_config(10));  // 20 units
+  const Slot a = world.runs("a", 1, {.num_prompt = 100});  // 14 as K and V
+  world.waits("b", {.num_prompt = 100, .first_token = 500});
+  const Composition composition = world.compose();
+  CHECK(composition.preemptions.empty());
+  CHECK_EQ(composition.reshapes.size(), 1);
+  CHECK_EQ(composition.reshapes[0].slot, a);
+  CHECK(composition.reshapes[0].form == (CacheForm{CacheKind::kInt8, 0}));
+  CHECK_EQ(world.grants(), (Names{"a:1", "b+63(i8)"}));
+}
+
+TEST(form_stage, what_is_rounded_stays_so_when_there_is_room) {
+  PolicyWorld world(int8_config(100));
+  world.runs("a", 1, {.num_prompt = 100}, {CacheKind::kInt8, 0});
+  CHECK(world.compose().reshapes.empty());
+}
+
 // Beside a request that decodes in 3 blocks, a prompt of 8.
 Names grants_as_partial(int32_t num_blocks, Estimates estimates) {
   PolicyWorld world(partial_config(num_blocks));

@@ -76,12 +76,16 @@ TEST(plan_writer, projections_of_a_row_that_was_given_up_are_dropped_with_their_
   BatchPlan plan;
   plan.forms.projections = {{3, 0}, {5, 0}, {3, 1}, {5, 2}};
   plan.forms.projected_units = {10, 11, 20, 21, 12, 13, 22, 23};
-  plan.forms.drop_projections(3, 2);
+  plan.forms.roundings = {{3, 0}, {5, 1}};
+  plan.forms.rounded_units = {1, 2, 3, 4};
+  plan.forms.drop_changes(3);
+  CHECK_EQ(plan.forms.roundings.size(), 1);
+  CHECK_EQ(plan.forms.rounded_units, (Ints{3, 4}));
   CHECK_EQ(plan.forms.projections.size(), 2);
   CHECK_EQ(plan.forms.projections[0].row, 5);
   CHECK_EQ(plan.forms.projections[1].block_index, 2);
   CHECK_EQ(plan.forms.projected_units, (Ints{20, 21, 22, 23}));
-  plan.forms.drop_projections(4, 2);
+  plan.forms.drop_changes(4);
   CHECK_EQ(plan.forms.projections.size(), 2);
 }
 

@@ -107,7 +107,8 @@ struct PolicyWorld {
     const auto known = table.known_tokens(slot);
     const int32_t num_shared = memory.open("", known, form);
     CHECK(memory.fits(static_cast<int32_t>(running.size())));
-    const Row row = memory.seat();
+    FormPlan forms;
+    const Row row = memory.seat(&forms);
     table.row[slot] = row;
     table.state[slot] = RequestState::kRunning;
     table.num_computed_tokens[slot] = std::max(num_shared, table.num_tokens[slot] - num_left);
@@ -144,7 +145,8 @@ struct PolicyWorld {
     return composition;
   }
 
-  // "a:3" three tokens of a running request, "b+10" an admission, "(h)" as hidden states, "(2)" without two blocks.
+  // "a:3" three tokens of a running request, "b+10" an admission, "(h)" as hidden states, "(i8)" in int8, "(2)"
+  // without two blocks.
   Names grants() { return grants(compose()); }
   Names grants(const Composition& composition) const {
     Names result;
@@ -180,6 +182,7 @@ struct PolicyWorld {
  private:
   static std::string show(CacheForm form) {
     if (form == CacheForm{}) return "";
+    if (form.kind == CacheKind::kInt8) return "(i8)";
     return form.kind == CacheKind::kHidden ? "(h)" : "(" + std::to_string(form.num_uncached_blocks) + ")";
   }
 };

@@ -43,7 +43,12 @@ SchedulerConfig random_config(Random* random) {
   config.past_target_decay = random->chance(50) ? 0.0 : 0.4;
   config.max_wait_ms = random->chance(50) ? 1e9 : random->between(0, 20) * 1000;
   config.refine_latency = random->chance(30);
-  // Without a draw of its own, so that kept inputs mean what they meant.
+  // Without draws of their own, so that kept inputs mean what they meant.
+  if (!config.has_forms() && config.num_host_units == 0 && config.max_model_len % 2 == 0) {
+    config.int8_units_per_group = 1;
+    config.preemption = "recompute";
+    if (config.max_model_len % 3 == 0) config.cache_kind = "int8";
+  }
   config.max_guessed_tokens = config.has_forms() ? 0 : config.max_num_waiting % 6;
   for (bool* stage : {&config.enable_residents, &config.enable_deadlines, &config.enable_plan_search,
                       &config.enable_task_aware_eviction, &config.enable_reserve}) {

@@ -12,7 +12,7 @@ using testing::RequestOf;
 using testing::world_config;
 
 constexpr auto kSkip = static_cast<uint8_t>(KnapsackChoice::kSkip);
-constexpr auto kHidden = static_cast<uint8_t>(KnapsackChoice::kHidden);
+constexpr auto kCompact = static_cast<uint8_t>(KnapsackChoice::kCompact);
 constexpr auto kKv = static_cast<uint8_t>(KnapsackChoice::kKv);
 using Choices = std::vector<uint8_t>;
 
@@ -31,7 +31,7 @@ TEST(residents, a_candidate_needs_its_known_tokens_and_the_next_one) {
   PolicyWorld world(hidden_config());
   const Slot exact = world.waits("exact", prompt_of(32));  // the 33rd token needs a third block
   CHECK_EQ(needed(world, exact).kv, 6);
-  CHECK_EQ(needed(world, exact).hidden, 3);
+  CHECK_EQ(needed(world, exact).compact, 3);
   const Slot inside = world.waits("inside", prompt_of(31));
   CHECK_EQ(needed(world, inside).kv, 4);
 }
@@ -40,13 +40,46 @@ TEST(residents, a_single_block_gains_nothing_as_hidden_states) {
   PolicyWorld world(hidden_config());
   const Slot slot = world.waits("short", prompt_of(15));
   CHECK_EQ(needed(world, slot).kv, 2);
-  CHECK_EQ(needed(world, slot).hidden, 2);
+  CHECK_EQ(needed(world, slot).compact, 2);
+}
+
+TEST(residents, in_int8_all_blocks_are_its_own) {
+  SchedulerConfig config = world_config();
+  config.int8_units_per_group = 1;
+  PolicyWorld world(config);
+  CHECK_EQ(needed(world, world.waits("short", prompt_of(15))).compact, 1);
+  world.is_cached(prompt_of(40));
+  const Slot little = world.waits("little", prompt_of(40));  // 3 blocks, 2 of them cached
+  CHECK_EQ(needed(world, little).kv, 2);
+  CHECK_EQ(needed(world, little).compact, 2);  // 3 would be more: it is not offered
+  const Slot much = world.waits("much", prompt_of(100));  // 7 blocks, 2 of them cached
+  CHECK_EQ(needed(world, much).kv, 10);
+  CHECK_EQ(needed(world, much).compact, 7);
+  const Slot rounded = world.runs("rounded", 1, {.num_prompt = 100, .first_token = 500}, {CacheKind::kInt8, 0});
+  CHECK_EQ(needed(world, rounded).kv, 7);  // there is no way back
+  CHECK_EQ(needed(world, rounded).compact, 7);
+}
+
+TEST(residents, who_runs_stays_k_and_v_before_others_come_in_so) {
+  SchedulerConfig config = world_config();
+  config.int8_units_per_group = 1;
+  PolicyWorld world(config);
+  const Slot waits = world.waits("waits", prompt_of(40));
+  const Slot runs = world.runs("runs", 1, {.num_prompt = 40, .first_token = 500});
+  Residents residents(world.config);
+  residents.begin(world.snapshot());
+  residents.add(world.snapshot(), waits, 1.0F, 0.0F, 0);
+  residents.add(world.snapshot(), runs, 1.0F, 0.5F, 0);
+  CHECK_EQ(residents.solve(12).choices, (Choices{kKv, kKv}));
+  CHECK_EQ(residents.solve(11).choices, (Choices{kCompact, kKv}));
+  CHECK_EQ(residents.solve(8).choices, (Choices{kCompact, kCompact}));
+  CHECK_EQ(residents.solve(5).choices, (Choices{kSkip, kCompact}));  // its cache is there
 }
 
 TEST(residents, without_a_hidden_cache_both_kinds_need_the_same) {
   PolicyWorld world;
   const Slot slot = world.waits("long", prompt_of(100));
-  CHECK_EQ(needed(world, slot).hidden, needed(world, slot).kv);
+  CHECK_EQ(needed(world, slot).compact, needed(world, slot).kv);
 }
 
 TEST(residents, cached_blocks_are_not_needed_again) {
@@ -138,8 +171,8 @@ TEST(residents, hidden_states_make_room_for_both) {
   Residents residents(world.config);
   residents.begin(world.snapshot());
   for (const Slot slot : {a, b}) residents.add(world.snapshot(), slot, 1.0F, 0.0F, 0);
-  CHECK_EQ(residents.solve(6).choices, (Choices{kHidden, kHidden}));
-  CHECK_EQ(residents.solve(9).choices, (Choices{kKv, kHidden}));
+  CHECK_EQ(residents.solve(6).choices, (Choices{kCompact, kCompact}));
+  CHECK_EQ(residents.solve(9).choices, (Choices{kKv, kCompact}));
 }
 
 TEST(residents, a_dear_projection_makes_hidden_states_worthless) {
@@ -164,7 +197,7 @@ TEST(residents, who_must_be_scheduled_is_placed_whole_and_first) {
   residents.add(world.snapshot(), dense, 100.0F, 0.0F, 0);
   residents.add(world.snapshot(), starving, 1.0F, 0.0F, KnapsackCandidates::kMustSchedule);
   CHECK_EQ(residents.solve(6).choices, (Choices{kSkip, kKv}));
-  CHECK_EQ(residents.solve(9).choices, (Choices{kHidden, kKv}));
+  CHECK_EQ(residents.solve(9).choices, (Choices{kCompact, kKv}));
 }
 
 TEST(residents, who_is_found_to_starve_after_it_was_added_is_placed_whole_and_first) {
@@ -189,7 +222,7 @@ TEST(residents, hidden_states_delay_those_who_are_no_candidates_too) {
   Residents residents(world.config);
   residents.begin(world.snapshot());
   for (const Slot slot : {a, b}) residents.add(world.snapshot(), slot, 1.0F, 0.0F, 0);
-  CHECK_EQ(residents.solve(6).choices, (Choices{kHidden, kHidden}));
+  CHECK_EQ(residents.solve(6).choices, (Choices{kCompact, kCompact}));
   CHECK_EQ(residents.solve(6, /*num_delayed=*/40).choices, (Choices{kKv, kSkip}));
 }
 
@@ -211,7 +244,7 @@ TEST(residents, a_running_form_is_what_the_knapsack_may_keep) {
   Residents residents(world.config);
   residents.begin(world.snapshot());
   for (const Slot slot : {hidden, kv}) residents.add(world.snapshot(), slot, 1.0F, 1.0F, 0);
-  CHECK_EQ(residents.flags(0), KnapsackCandidates::kResidentHidden);
+  CHECK_EQ(residents.flags(0), KnapsackCandidates::kResidentCompact);
   CHECK_EQ(residents.flags(1), KnapsackCandidates::kResidentKv);
 }
 

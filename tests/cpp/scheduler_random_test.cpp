@@ -26,6 +26,8 @@ TEST(scheduler_random, every_history_ends_well) {
   int64_t num_uncached = 0;
   int64_t num_restored = 0;
   int64_t num_projected = 0;
+  int64_t num_rounded = 0;
+  int64_t num_in_int8 = 0;
   int64_t num_loaded = 0;
   int64_t num_step_loaded = 0;
   int64_t num_fetched = 0;
@@ -51,6 +53,8 @@ TEST(scheduler_random, every_history_ends_well) {
       num_uncached += history.engine.num_uncached;
       num_restored += history.engine.num_restored;
       num_projected += history.engine.num_projected;
+      num_rounded += history.engine.num_rounded;
+      num_in_int8 += history.engine.num_in_int8;
       num_loaded += history.engine.num_loaded;
       num_step_loaded += history.engine.num_step_loaded;
       num_fetched += history.engine.num_fetched;
@@ -74,6 +78,8 @@ TEST(scheduler_random, every_history_ends_well) {
   CHECK(num_uncached > 20);
   CHECK(num_restored > 100);
   CHECK(num_projected > 20);
+  CHECK(num_rounded > 100);
+  CHECK(num_in_int8 > 1000);
   CHECK(num_loaded - num_step_loaded > 100);
   CHECK(num_step_loaded > 100);
   CHECK(num_fetched > 80);

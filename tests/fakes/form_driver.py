@@ -19,7 +19,7 @@ from worker.batch.paged_pool import NUM_VECTOR_KINDS, PagedPool
 from worker.runner.model_runner import ModelRunner
 from worker.tiers.host_tier import HostTier
 
-KV, HIDDEN = CacheKind
+KV, HIDDEN = CacheKind.KV, CacheKind.HIDDEN
 
 
 @dataclass(frozen=True)

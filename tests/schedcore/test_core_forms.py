@@ -61,8 +61,8 @@ def test_tokens_and_units_by_kind_add_up() -> None:
     core.add(3)
     core.step()
     stats = core.stats()
-    assert stats["num_kind_tokens"] == [0, 3 * PROMPT]
-    assert stats["num_kind_units"] == [0, 3 * 7 * 2]
+    assert stats["num_kind_tokens"] == [0, 3 * PROMPT, 0]
+    assert stats["num_kind_units"] == [0, 3 * 7 * 2, 0]
     assert sum(stats["num_kind_units"]) == stats["num_units"] - stats["num_free_units"]
 
 
@@ -74,7 +74,7 @@ def test_a_prefix_that_requests_share_counts_once() -> None:
         core.step()
     whole_blocks = PROMPT // BLOCK * BLOCK
     in_own_blocks = (PROMPT - whole_blocks) + 1 + (PROMPT - whole_blocks)  # the first has decoded once more
-    assert core.stats()["num_kind_tokens"] == [whole_blocks + in_own_blocks, 0]
+    assert core.stats()["num_kind_tokens"] == [whole_blocks + in_own_blocks, 0, 0]
 
 
 @pytest.mark.parametrize("projection_us", [1.0, 500.0])

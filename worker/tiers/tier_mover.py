@@ -119,7 +119,7 @@ class TierMover:
             self.disk.close()
 
     def _begin_or_put_off(self, moves: Moves, plan: BatchPlan) -> None:
-        if np.isin(moves.units, plan.projected_units).any():
+        if np.isin(moves.units, np.concatenate((plan.projected_units, plan.rounded_units))).any():
             self._late_loads = moves
         else:
             self._begin_loads(moves)

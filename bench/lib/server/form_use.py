@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.lib.server.server_process import ServerProcess
 
 SAMPLE_SECONDS = 0.25
-KINDS = ("kv", "hidden", "uncached")
+STORED = ("kv", "hidden", "int8")
+KINDS = (*STORED, "uncached")
 
 
 class FormUse(msgspec.Struct, frozen=True):
@@ -55,7 +56,7 @@ def form_use(samples: Sequence[FormSample]) -> FormUse:
     first, last = samples[0], samples[-1]
     return FormUse(
         {kind: max(sample.num_tokens[kind] for sample in samples) for kind in KINDS},
-        max(sample.num_tokens["kv"] + sample.num_tokens["hidden"] for sample in samples),
+        max(sum(sample.num_tokens[kind] for kind in STORED) for sample in samples),
         max(sample.num_running for sample in samples),
         last.num_preemptions - first.num_preemptions,
         last.num_conversions - first.num_conversions,

@@ -51,11 +51,11 @@ def measure(name: str, call: Call, num_calls: int, paper_ms: float | None = None
 def knapsack_call(num_candidates: int, hidden_ratio: float) -> Call:
     """Half of the candidates resident, a third late, memory for four tenths of what they want."""
     rng = np.random.default_rng(0)
-    knapsack = algorithms.Knapsack(hidden_seconds_per_unit=3e-8)
+    knapsack = algorithms.Knapsack(compact_seconds_per_unit=3e-8)
     inputs = []
     for _ in range(NUM_INPUTS):
         units = 20 * rng.integers(2, 80, num_candidates)
-        hidden = [algorithms.knapsack_hidden_units(int(m), hidden_ratio, 20) for m in units]
+        hidden = [algorithms.knapsack_compact_units(int(m), hidden_ratio, 20) for m in units]
         flags = rng.choice([0, 0, algorithms.PAST_TARGET], num_candidates)
         flags = flags | rng.choice([0, algorithms.RESIDENT_KV], num_candidates)
         pending, keep = rng.exponential(1.0, num_candidates), rng.uniform(0, 1, num_candidates)

@@ -14,7 +14,7 @@ namespace {
 
 SchedulerConfig validated(SchedulerConfig config) {
   config.validate();
-  if (config.has_forms() || config.num_host_blocks > 0 || config.num_host_units > 0) {
+  if (config.has_forms() || config.has_kinds() || config.num_host_blocks > 0 || config.num_host_units > 0) {
     throw std::invalid_argument("an advised engine keeps K and V in its own memory: no forms, no host tier");
   }
   if (!config.enable_mixed_steps) throw std::invalid_argument("an advised engine mixes prompts and decodes in a step");

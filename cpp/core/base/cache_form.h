@@ -5,9 +5,9 @@
 
 namespace hocket {
 
-// What a block holds per layer group: K and V, or X, the input of the attention projections.
-enum class CacheKind : uint8_t { kKv = 0, kHidden = 1 };
-inline constexpr int kNumCacheKinds = 2;
+// What a block holds per layer group: K and V; X, the input of the attention projections; or K and V in int8.
+enum class CacheKind : uint8_t { kKv = 0, kHidden = 1, kInt8 = 2 };
+inline constexpr int kNumCacheKinds = 3;
 
 struct CacheForm {
   CacheKind kind = CacheKind::kKv;

@@ -35,6 +35,11 @@ void SchedulerConfig::validate() const {
         "hidden_units_per_group must be 0 (no hidden cache) or 1: from 2 units on, hidden states "
         "take as much memory as K and V, and this model gains nothing from them");
   }
+  require(int8_units_per_group == 0 || int8_units_per_group == 1,
+          "int8_units_per_group must be 0 (no block is kept in int8) or 1");
+  require(int8_units_per_group == 0 || (!has_forms() && preemption == "recompute"),
+          "int8_units_per_group needs every token cached and none saved: no hidden_units_per_group, no "
+          "enable_partial_caching, preemption recompute");
   require(num_host_units >= 0, "num_host_units must not be negative");
   require(num_host_blocks >= 0, "num_host_blocks must not be negative");
   require(num_host_blocks == 0 || enable_prefix_caching || enable_partial_caching,
@@ -65,12 +70,13 @@ void SchedulerConfig::validate() const {
   require(preemption == "recompute" || preemption == "swap" || preemption == "restore",
           "preemption must be one of recompute, swap, restore, not '" + preemption + "'");
   require(restore == "faster" || restore == "always", "restore must be one of faster, always, not '" + restore + "'");
-  require(cache_kind == "kv" || cache_kind == "hidden",
-          "cache_kind must be one of kv, hidden, not '" + cache_kind + "'");
+  require(cache_kind == "kv" || cache_kind == "hidden" || cache_kind == "int8",
+          "cache_kind must be one of kv, hidden, int8, not '" + cache_kind + "'");
   require(max_guessed_tokens >= 0, "max_guessed_tokens must not be negative");
   require(max_guessed_tokens == 0 || !has_forms(),
           "max_guessed_tokens needs all cache as K and V: no hidden_units_per_group, no enable_partial_caching");
-  require(cache_kind == "kv" || hidden_units_per_group > 0, "cache_kind hidden needs hidden_units_per_group");
+  require(cache_kind != "hidden" || hidden_units_per_group > 0, "cache_kind hidden needs hidden_units_per_group");
+  require(cache_kind != "int8" || int8_units_per_group > 0, "cache_kind int8 needs int8_units_per_group");
 }
 
 }  // namespace hocket

@@ -1,9 +1,12 @@
 // What the scheduler needs to know once, before it starts. Plain values, checked by validate(), then constant.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
+
+#include "base/cache_form.h"
 
 namespace hocket {
 
@@ -16,6 +19,7 @@ struct SchedulerConfig {
   int32_t layers_per_unit = 4;         // F; num_layers gives the classical layout
   int32_t block_size = 16;             // tokens per block; larger: less metadata, coarser prefix reuse
   int32_t hidden_units_per_group = 0;  // ceil(h / d_kv), units of a hidden block per layer group; 0: no hidden cache
+  int32_t int8_units_per_group = 0;    // units of a block in int8 per layer group, beside float ones; 0: there are none
   int64_t num_host_units = 0;          // room for preempted requests; 0: they are recomputed
   int32_t num_host_blocks = 0;         // of the host tier, which holds what is computed (tiers.h); 0: there is none
   int32_t num_copy_blocks = 0;         // of uncached tokens, that a step may load from there; 0: all are recomputed
@@ -39,7 +43,7 @@ struct SchedulerConfig {
   bool save_sessions_only = false;           // of what is computed, only what requests of sessions use goes to the host
   bool overlap_restores = true;              // the host's blocks land during the step that reads them, if that pays
   std::string preemption = "recompute";      // or what goes to the host: "swap" (K and V), "restore" (hidden states)
-  std::string cache_kind = "kv";             // of policy fcfs, as which requests are kept: or "hidden"
+  std::string cache_kind = "kv";             // of policy fcfs, as which requests are kept: or "hidden", "int8"
   bool enable_partial_caching = false;       // tokens recomputed in every step, where that pays
   bool refine_latency = false;               // learn from the measured step times
   int32_t max_guessed_tokens = 0;            // of a request in one step (speculation.h); needs all cache as K and V
@@ -75,7 +79,12 @@ struct SchedulerConfig {
   int32_t num_groups() const { return (num_layers + layers_per_unit - 1) / layers_per_unit; }
   int32_t units_per_block() const { return 2 * num_groups(); }  // K and V per layer group
   int32_t hidden_units_per_block() const { return hidden_units_per_group * num_groups(); }
+  // The kind that takes less than K and V, as far as there is one.
+  CacheKind compact_kind() const { return int8_units_per_group > 0 ? CacheKind::kInt8 : CacheKind::kHidden; }
+  int32_t compact_units_per_block() const { return std::max(hidden_units_per_group, int8_units_per_group) * num_groups(); }
+  // Whether some tokens' K and V are made anew in every step.
   bool has_forms() const { return hidden_units_per_group > 0 || enable_partial_caching; }
+  bool has_kinds() const { return compact_units_per_block() > 0; }
   bool restores_from_tiers() const { return num_host_blocks > 0 && enable_prefix_caching; }
   double hidden_ratio() const { return hidden_units_per_group > 0 ? hidden_units_per_group / 2.0 : 1.0; }  // eta
   int32_t num_blocks() const { return num_units / units_per_block(); }

@@ -4,19 +4,30 @@
 #include <cstddef>
 
 namespace hocket {
+namespace {
 
-void FormPlan::drop_projections(Row row, int32_t hidden_units_per_block) {
-  auto& units = projected_units;
+// Takes the row's changes out, and of `units` what belongs to them: as many for each.
+template <class Change>
+void drop(Row row, std::vector<Change>* changes, std::vector<int32_t>* units) {
+  if (changes->empty()) return;
+  const auto num_units = static_cast<std::ptrdiff_t>(units->size() / changes->size());
   size_t num_kept = 0;
-  for (size_t i = 0; i < projections.size(); ++i) {
-    if (projections[i].row == row) continue;
-    projections[num_kept] = projections[i];
-    std::copy_n(units.begin() + static_cast<std::ptrdiff_t>(i) * hidden_units_per_block, hidden_units_per_block,
-                units.begin() + static_cast<std::ptrdiff_t>(num_kept) * hidden_units_per_block);
+  for (size_t i = 0; i < changes->size(); ++i) {
+    if ((*changes)[i].row == row) continue;
+    (*changes)[num_kept] = (*changes)[i];
+    std::copy_n(units->begin() + static_cast<std::ptrdiff_t>(i) * num_units, num_units,
+                units->begin() + static_cast<std::ptrdiff_t>(num_kept) * num_units);
     ++num_kept;
   }
-  projections.resize(num_kept);
-  units.resize(num_kept * hidden_units_per_block);
+  changes->resize(num_kept);
+  units->resize(num_kept * static_cast<size_t>(num_units));
+}
+
+}  // namespace
+
+void FormPlan::drop_changes(Row row) {
+  drop(row, &projections, &projected_units);
+  drop(row, &roundings, &rounded_units);
 }
 
 }  // namespace hocket

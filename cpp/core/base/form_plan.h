@@ -16,6 +16,13 @@ struct Projection {
   int32_t block_index;
 };
 
+// K and V of one block become int8, in new units, one per layer group, of the same row and place. Its old units, in the
+// plan's rounded_units, are read before anything is written, as a projection's are.
+struct Rounding {
+  Row row;
+  int32_t block_index;
+};
+
 struct FormPlan {
   // Per sequence, size num_seqs(), or empty if no running request has a form other than KV. Read by: model runner.
   // A sequence's tokens are [0, uncached) recomputed beside the query tokens, and stored where the table has a block;
@@ -41,11 +48,14 @@ struct FormPlan {
   std::vector<Projection> projections;
   std::vector<int32_t> projected_units;  // [num_projections][hidden units per block]
 
+  // After the tables have changed, before anything else of the step is written.
+  std::vector<Rounding> roundings;
+  std::vector<int32_t> rounded_units;  // [num_roundings][units per block], as the tables named them: group by group K, V
+
   bool has_copies() const { return !copy_slots.empty(); }
 
-  // The row has been given up: what was to be projected for it in this step no longer is.
-  // hidden_units_per_block: of a projection's entries in projected_units.
-  void drop_projections(Row row, int32_t hidden_units_per_block);
+  // The row has been given up: what was to become of its blocks in this step no longer does.
+  void drop_changes(Row row);
 };
 
 }  // namespace hocket

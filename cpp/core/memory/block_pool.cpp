@@ -4,9 +4,9 @@
 
 namespace hocket {
 
-BlockPool::BlockPool(int32_t num_units, int32_t units_per_block, int32_t hidden_units_per_block)
-    : units_per_block_(units_per_block), hidden_units_per_block_(hidden_units_per_block), pool_(num_units) {
-  const int32_t num_records = num_units / (hidden_units_per_block > 0 ? hidden_units_per_block : units_per_block);
+BlockPool::BlockPool(int32_t num_units, int32_t units_per_block, int32_t compact_units_per_block)
+    : units_per_block_(units_per_block), compact_units_per_block_(compact_units_per_block), pool_(num_units) {
+  const int32_t num_records = num_units / (compact_units_per_block > 0 ? compact_units_per_block : units_per_block);
   units_.assign(static_cast<size_t>(num_records) * units_per_block, kNone);
   kind_.assign(num_records, CacheKind::kKv);
   is_free_.assign(num_records, 1);

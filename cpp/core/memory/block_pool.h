@@ -1,7 +1,7 @@
 // Blocks: spans of block_size tokens with the units that hold their vectors.
 //
 // A block record names the units of one block over all layer groups, in the order of the worker's table:
-// units(b)[group * 2 + kind], K = 0, V = 1; a hidden block's are units(b)[group * hidden_units_per_group + i]. The
+// units(b)[group * 2 + kind], K = 0, V = 1; a block of a compact kind has one per group, units(b)[group]. The
 // record is what the prefix cache and the block tables pass around; the units are what takes memory, and any unit
 // serves any kind.
 //
@@ -25,9 +25,9 @@ namespace hocket {
 
 class BlockPool {
  public:
-  // hidden_units_per_block: 0 if there are none of that kind. REQUIRES: 0 <= it < units_per_block, units_per_block
+  // compact_units_per_block: 0 if there is no kind but KV. REQUIRES: 0 <= it < units_per_block, units_per_block
   // >= 1.
-  BlockPool(int32_t num_units, int32_t units_per_block, int32_t hidden_units_per_block = 0);
+  BlockPool(int32_t num_units, int32_t units_per_block, int32_t compact_units_per_block = 0);
 
   // A block of the caller's, or kNone if no memory is free.
   BlockId allocate(CacheKind kind = CacheKind::kKv);
@@ -45,7 +45,8 @@ class BlockPool {
   int32_t num_free() const { return num_free_units() / units_per_block_; }        // KV blocks that could be allocated
   int32_t num_free_units() const { return pool_.num_free() + static_cast<int32_t>(whole_.size()) * units_per_block_; }
   int32_t units_per_block() const { return units_per_block_; }  // of KV
-  int32_t units_of(CacheKind kind) const { return kind == CacheKind::kKv ? units_per_block_ : hidden_units_per_block_; }
+  int32_t compact_units_per_block() const { return compact_units_per_block_; }
+  int32_t units_of(CacheKind kind) const { return kind == CacheKind::kKv ? units_per_block_ : compact_units_per_block_; }
   int32_t num_units() const { return pool_.num_units(); }
 
   // Throws CoreError on the first broken invariant. O(num_units).
@@ -59,7 +60,7 @@ class BlockPool {
   }
 
   const int32_t units_per_block_;
-  const int32_t hidden_units_per_block_;
+  const int32_t compact_units_per_block_;
   UnitPool pool_;
   std::vector<UnitId> units_;     // [num_blocks][units_per_block]
   std::vector<CacheKind> kind_;   // by block

@@ -10,7 +10,7 @@ namespace hocket {
 DeviceMemory::DeviceMemory(const SchedulerConfig& config, bool is_task_aware)
     : block_size_(config.block_size),
       enable_prefix_caching_(config.enable_prefix_caching),
-      pool_(config.num_units, config.units_per_block(), config.hidden_units_per_block()),
+      pool_(config.num_units, config.units_per_block(), config.compact_units_per_block()),
       cache_(&pool_, config.block_size, is_task_aware),
       tables_(config.max_num_seqs, config.max_blocks_per_seq()),
       node_(config.max_num_seqs, kNone),
@@ -47,16 +47,17 @@ bool DeviceMemory::fits(int32_t num_running) const {
 
 int32_t DeviceMemory::headroom(int32_t num_others) const {
   if (num_others == 0) return 0;
-  const int32_t num_hidden = num_hidden_rows_ + (open_form_.kind == CacheKind::kHidden);
-  return (num_others + 1 - num_hidden) * pool_.units_per_block() + num_hidden * pool_.units_of(CacheKind::kHidden);
+  const int32_t num_compact = num_compact_rows_ + (open_form_.kind != CacheKind::kKv);
+  return (num_others + 1 - num_compact) * pool_.units_per_block() + num_compact * pool_.compact_units_per_block();
 }
 
 int32_t DeviceMemory::num_open_units() const {
-  const int32_t num_there = static_cast<int32_t>(open_blocks_.size()) + open_form_.num_uncached_blocks;
+  const auto num_cached = open_form_.kind == CacheKind::kInt8 ? 0 : static_cast<int32_t>(open_blocks_.size());
+  const int32_t num_there = num_cached + open_form_.num_uncached_blocks;
   return std::max(0, open_num_tokens_ / block_size_ + 1 - num_there) * pool_.units_of(open_form_.kind);
 }
 
-Row DeviceMemory::seat() {
+Row DeviceMemory::seat(FormPlan* forms) {
   HOCKET_CHECK(is_open_ && num_withheld_rows_ == 0, "seated a request that is not open");
   const Row row = tables_.allocate_row();
   HOCKET_CHECK(row != kNone, "seated a request without a free row");
@@ -65,7 +66,7 @@ Row DeviceMemory::seat() {
   for (int32_t i = 0; i < open_form_.num_uncached_blocks; ++i) tables_.append(row, kNone);
   node_[row] = open_node_;
   form_[row] = open_form_;
-  num_hidden_rows_ += is_hidden(row);
+  num_compact_rows_ += is_compact(row);
   is_online_[row] = open_is_online_;
   num_shared_[row] = num_cached;
   capacity_[row] = tables_.num_blocks(row) * block_size_;
@@ -74,6 +75,10 @@ Row DeviceMemory::seat() {
   set_num_indexed(row, num_cached);
   is_open_ = false;
   open_node_ = kNone;
+  if (open_form_.kind == CacheKind::kInt8) {
+    round(row, forms);
+    keep_promise(row, num_cached * pool_.compact_units_per_block());
+  }
   return row;
 }
 
@@ -87,7 +92,7 @@ void DeviceMemory::close() {
 void DeviceMemory::withhold(Row row) {
   if (node_[row] != kNone) cache_.unpin(node_[row]);
   ++num_withheld_rows_;
-  num_hidden_rows_ -= is_hidden(row);
+  num_compact_rows_ -= is_compact(row);
   num_withheld_units_ += num_owned_units(row);
   total_promised_ -= num_promised_[row];
 }
@@ -95,7 +100,7 @@ void DeviceMemory::withhold(Row row) {
 void DeviceMemory::unwithhold(Row row) {
   if (node_[row] != kNone) cache_.repin(node_[row]);
   --num_withheld_rows_;
-  num_hidden_rows_ += is_hidden(row);
+  num_compact_rows_ += is_compact(row);
   num_withheld_units_ -= num_owned_units(row);
   total_promised_ += num_promised_[row];
 }
@@ -110,10 +115,15 @@ bool DeviceMemory::grow_slow(Row row, int32_t num_tokens) {
     tables_.append(row, block);
   }
   capacity_[row] += num_new * block_size_;
+  keep_promise(row, num_units);
+  return true;
+}
+
+// So many units have been allocated, of those that were promised.
+void DeviceMemory::keep_promise(Row row, int32_t num_units) {
   const int32_t num_kept = std::min(num_units, num_promised_[row]);
   num_promised_[row] -= num_kept;
   total_promised_ -= num_kept;
-  return true;
 }
 
 // Evicts until `num_units` are free, or nothing if that is not enough.
@@ -151,6 +161,15 @@ void DeviceMemory::end_arrival(std::span<const int32_t> tokens, Arrival* arrival
 
 bool DeviceMemory::reshape(Row row, CacheForm form, FormPlan* forms) {
   const CacheForm old = form_[row];
+  if (form.kind == CacheKind::kInt8) {
+    HOCKET_CHECK(old == CacheForm{}, "only K and V become int8");
+    if (!can_round(row)) return false;
+    form_[row] = form;
+    ++num_compact_rows_;
+    round(row, forms);
+    keep_promise(row, num_promised_[row] / 2);  // what is still to come takes half, too
+    return true;
+  }
   if (form.num_uncached_blocks > 0 && !can_uncache(row)) return false;
   const auto blocks = tables_.blocks(row);
   const auto num_blocks = static_cast<int32_t>(blocks.size());
@@ -180,10 +199,41 @@ bool DeviceMemory::reshape(Row row, CacheForm form, FormPlan* forms) {
     HOCKET_CHECK(blocks[i] != kNone, "the pool has fewer units than it counts");
     tables_.mark_changed(row, i, i + 1);
   }
-  num_hidden_rows_ -= is_hidden(row) && form.kind == CacheKind::kKv;
+  num_compact_rows_ -= is_compact(row) && form.kind == CacheKind::kKv;
   form_[row] = form;
   set_num_indexed(row, num_indexed_[row]);
   return true;
+}
+
+// What the row would give up counts: its own blocks, and cached ones that nobody else uses.
+bool DeviceMemory::can_round(Row row) {
+  if (node_[row] != kNone) cache_.unpin(node_[row]);
+  const int32_t num_wanted = tables_.num_blocks(row) * pool_.compact_units_per_block();
+  const bool can = num_wanted - num_owned(row) * pool_.units_per_block() <= num_available_units();
+  if (node_[row] != kNone) cache_.repin(node_[row]);
+  return can;
+}
+
+// All blocks of the row, which are K and V, get units for int8.
+void DeviceMemory::round(Row row, FormPlan* forms) {
+  const auto blocks = tables_.blocks(row);
+  const auto num_blocks = static_cast<int32_t>(blocks.size());
+  for (int32_t i = 0; i < num_blocks; ++i) {
+    forms->roundings.push_back({row, i});
+    const auto units = pool_.units(blocks[i]);
+    forms->rounded_units.insert(forms->rounded_units.end(), units.begin(), units.end());
+    if (i >= num_indexed_[row]) pool_.release(blocks[i]);
+  }
+  if (node_[row] != kNone) cache_.release(node_[row]);
+  node_[row] = kNone;
+  num_shared_[row] = 0;
+  set_num_indexed(row, 0);
+  HOCKET_CHECK(make_free(num_blocks * pool_.compact_units_per_block()), "there is no memory for what is rounded");
+  for (int32_t i = 0; i < num_blocks; ++i) {
+    blocks[i] = pool_.allocate(CacheKind::kInt8);
+    HOCKET_CHECK(blocks[i] != kNone, "the pool has fewer units than it counts");
+  }
+  if (num_blocks > 0) tables_.mark_changed(row, 0, num_blocks);
 }
 
 void DeviceMemory::index_slow(Row row, std::span<const int32_t> computed, std::span<const uint32_t> pending) {
@@ -202,7 +252,7 @@ void DeviceMemory::release(Row row) {
   for (const BlockId block : tables_.blocks(row).subspan(num_kept)) pool_.release(block);
   if (node_[row] != kNone) cache_.release(node_[row]);
   total_promised_ -= num_promised_[row];
-  num_hidden_rows_ -= is_hidden(row);
+  num_compact_rows_ -= is_compact(row);
   node_[row] = kNone;
   form_[row] = {};
   num_indexed_[row] = num_promised_[row] = capacity_[row] = num_shared_[row] = 0;
@@ -223,7 +273,7 @@ void DeviceMemory::check_invariants(std::span<const Row> rows, std::span<const A
   std::vector<uint8_t> has_owner(pool_.num_blocks(), 0);
   int32_t total_owned = 0;
   int32_t total_promised = 0;
-  HOCKET_CHECK(std::ranges::count_if(rows, [&](Row row) { return is_hidden(row); }) == num_hidden_rows_,
+  HOCKET_CHECK(std::ranges::count_if(rows, [&](Row row) { return is_compact(row); }) == num_compact_rows_,
                "hidden rows are miscounted");
   for (const Row row : rows) {
     HOCKET_CHECK(tables_.is_in_use(row), "a request's row is not in use");

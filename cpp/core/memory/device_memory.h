@@ -6,11 +6,12 @@
 //   [num_indexed, num_blocks)  owned by the row; not computed yet, or not complete
 //
 // A row of another form than KV (cache_form.h) is private: what it owns is not offered to the prefix cache. Its own
-// blocks are hidden ones, or the first of them are uncached, their tokens recomputed in every step. A hidden row may
-// still stand on a cached KV prefix; a row with uncached blocks cannot. So a row that shares its blocks with nobody
-// takes them out of the cache when it becomes one, and offers them again once it has them all.
+// blocks are hidden ones, or in int8, or the first of them are uncached, their tokens recomputed in every step. A hidden
+// row may still stand on a cached KV prefix; a row with uncached blocks cannot. So a row that shares its blocks with
+// nobody takes them out of the cache when it becomes one, and offers them again once it has them all. A row in int8 has
+// all of its blocks in it: of those that were cached it gets copies, rounded, and gives up the cached ones.
 //
-// Memory is counted in units, since a hidden block takes fewer of them than a KV block.
+// Memory is counted in units, since a block of a compact kind takes fewer of them than a KV block.
 //
 // Admission is a conversation: open() finds and pins the cached prefix of a waiting request, fits() asks whether all of
 // its tokens and one more would find memory beside what is promised to others, seat() or close() ends it. A seated
@@ -59,8 +60,9 @@ class DeviceMemory final : public MemoryView {
   // Whether the open request can be seated beside `num_running` others. Rows that are withheld count as free.
   bool fits(int32_t num_running) const;
 
-  // Gives the open request a row with its cached blocks. REQUIRES: fits(), and no row is withheld.
-  Row seat();
+  // Gives the open request a row with its cached blocks; in int8, what is to be rounded of them is noted in *forms,
+  // which is not read otherwise. REQUIRES: fits(), and no row is withheld.
+  Row seat(FormPlan* forms = nullptr);
 
   // Forgets the open request.
   void close();
@@ -128,10 +130,10 @@ class DeviceMemory final : public MemoryView {
 
   // Whether the row may do without its first blocks: nobody else has them, or is expected to.
   bool can_uncache(Row row) const override { return num_indexed_[row] == 0 || cache_.is_own(node_[row]); }
-  // Changes how the row's own tokens are kept: hidden -> KV, more or fewer uncached blocks. Returns false and changes
-  // nothing if memory is short, or the row cannot do without its first blocks. REQUIRES: not KV -> hidden; uncached
-  // blocks only of those that the row covers.
-  // What becomes K and V is noted in *forms.
+  // Changes how the row's tokens are kept: hidden -> KV, KV -> int8, more or fewer uncached blocks. Returns false and
+  // changes nothing if memory is short, or the row cannot do without its first blocks. REQUIRES: not KV -> hidden, not
+  // from int8; uncached blocks only of those that the row covers.
+  // What becomes K and V, or int8, is noted in *forms.
   bool reshape(Row row, CacheForm form, FormPlan* forms);
 
   // Gives up the row. Its indexed blocks stay cached until they are evicted, the others are free at once.
@@ -173,13 +175,16 @@ class DeviceMemory final : public MemoryView {
   static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 
   bool grow_slow(Row row, int32_t num_tokens);
+  void keep_promise(Row row, int32_t num_units);
   void index_slow(Row row, std::span<const int32_t> computed, std::span<const uint32_t> pending);
   int32_t num_owned(Row row) const {
     return tables_.num_blocks(row) - std::max(num_indexed_[row], form_[row].num_uncached_blocks);
   }
   int32_t num_owned_units(Row row) const { return num_owned(row) * pool_.units_of(form_[row].kind); }
   bool has_form(Row row) const { return form_[row] != CacheForm{}; }
-  bool is_hidden(Row row) const { return form_[row].kind == CacheKind::kHidden; }
+  bool is_compact(Row row) const { return form_[row].kind != CacheKind::kKv; }
+  bool can_round(Row row);
+  void round(Row row, FormPlan* forms);
   int32_t headroom(int32_t num_others) const;
   void set_num_indexed(Row row, int32_t num_indexed);
   bool make_free(int32_t num_units);
@@ -201,7 +206,7 @@ class DeviceMemory final : public MemoryView {
   std::vector<int32_t> next_index_at_;  // computed tokens that complete the next block to index
 
   int32_t total_promised_ = 0;   // over rows that are not withheld
-  int32_t num_hidden_rows_ = 0;  // that are not withheld
+  int32_t num_compact_rows_ = 0;  // that are not withheld
   int32_t num_withheld_rows_ = 0;
   int32_t num_withheld_units_ = 0;  // owned by withheld rows
 

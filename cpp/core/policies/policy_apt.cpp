@@ -9,7 +9,7 @@
 // on computing again: docs/LOG.md.)
 //
 // A change from K and V to hidden states is a preemption and an admission; the other way the next step projects what is
-// there. Under pressure within a step the last arrival gives way.
+// there. K and V become int8 in place, for good. Under pressure within a step the last arrival gives way.
 
 #include <algorithm>
 #include <tuple>
@@ -21,7 +21,7 @@ namespace hocket {
 namespace {
 
 constexpr auto kSkip = static_cast<uint8_t>(KnapsackChoice::kSkip);
-constexpr auto kHidden = static_cast<uint8_t>(KnapsackChoice::kHidden);
+constexpr auto kCompact = static_cast<uint8_t>(KnapsackChoice::kCompact);
 constexpr auto kKv = static_cast<uint8_t>(KnapsackChoice::kKv);
 constexpr double kLateSeconds = 1e-3;  // what a request weighs that has missed its target
 
@@ -150,7 +150,9 @@ class AptPolicy final : public Policy {
     const CacheKind kind = snapshot.memory.form(snapshot.requests.row[slot]).kind;
     if (choice == kSkip) {
       composition->preemptions.push_back(slot);
-    } else if (choice == kHidden && kind == CacheKind::kKv) {
+    } else if (choice == kCompact && kind == CacheKind::kKv && config_.compact_kind() == CacheKind::kInt8) {
+      composition->reshapes.push_back({slot, {CacheKind::kInt8, 0}});
+    } else if (choice == kCompact && kind == CacheKind::kKv) {
       composition->preemptions.push_back(slot);
       admit(i, choice);
     } else if (choice == kKv && kind == CacheKind::kHidden) {
@@ -166,7 +168,7 @@ class AptPolicy final : public Policy {
   };
 
   void admit(size_t i, uint8_t choice) {
-    const CacheForm form{choice == kHidden ? CacheKind::kHidden : CacheKind::kKv, 0};
+    const CacheForm form{choice == kCompact ? config_.compact_kind() : CacheKind::kKv, 0};
     const bool is_starving = residents_.flags(i) & KnapsackCandidates::kMustSchedule;
     // Of those that starve the oldest first, however large.
     const float rank = is_starving ? residents_.value(i) : residents_.density(i);

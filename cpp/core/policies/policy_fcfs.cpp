@@ -20,7 +20,7 @@ class FcfsPolicy final : public Policy {
   explicit FcfsPolicy(const SchedulerConfig& config)
       : has_mixed_steps_(config.enable_mixed_steps),
         composes_short_first_(config.token_composition == "fastgen"),
-        form_{config.cache_kind == "hidden" ? CacheKind::kHidden : CacheKind::kKv, 0} {}
+        form_{config.cache_kind == "kv" ? CacheKind::kKv : config.compact_kind(), 0} {}
 
   bool precedes(const RequestTable& requests, Slot a, Slot b) const override {
     return std::tie(requests.arrival_time[a], requests.sequence[a]) <

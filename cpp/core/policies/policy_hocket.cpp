@@ -54,7 +54,7 @@ namespace hocket {
 namespace {
 
 constexpr auto kSkip = static_cast<uint8_t>(KnapsackChoice::kSkip);
-constexpr auto kHidden = static_cast<uint8_t>(KnapsackChoice::kHidden);
+constexpr auto kCompact = static_cast<uint8_t>(KnapsackChoice::kCompact);
 constexpr auto kKv = static_cast<uint8_t>(KnapsackChoice::kKv);
 constexpr int32_t kLeastChunk = 64;         // tokens by which prompts advance however tight the deadline
 constexpr float kLeastUrgency = 0.05F;      // of the time that a request may wait
@@ -379,14 +379,17 @@ class HocketPolicy final : public Policy {
       const Slot slot = residents_.slot(i);
       const Row row = snapshot.requests.row[slot];
       const uint8_t choice = choices[i];
-      const CacheForm form{choice == kHidden ? CacheKind::kHidden : CacheKind::kKv, 0};
+      const CacheForm form{choice == kCompact ? config_.compact_kind() : CacheKind::kKv, 0};
       if (row == kNone) {
         if (choice != kSkip) prompts_.push_back(prompt(snapshot, slot, form, residents_.density(i)));
         continue;
       }
       const CacheKind kind = snapshot.memory.form(row).kind;
-      const bool is_lost = choice == kSkip || (choice == kHidden && kind == CacheKind::kKv);
+      const bool is_changed = choice == kCompact && kind == CacheKind::kKv;
+      const bool is_rounded = is_changed && form.kind == CacheKind::kInt8;
+      const bool is_lost = choice == kSkip || (is_changed && !is_rounded);
       if (is_lost) composition->preemptions.push_back(slot);
+      if (is_rounded) composition->reshapes.push_back({slot, form});
       if (choice == kKv && kind == CacheKind::kHidden) composition->reshapes.push_back({slot, {}});
       const bool is_prompt = is_lost || snapshot.requests.num_uncomputed_tokens(slot) > 1;
       if (choice == kSkip || !is_prompt) continue;

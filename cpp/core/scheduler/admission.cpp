@@ -131,13 +131,16 @@ Admission::Admitted Admission::admit(const Grant& grant) {
   const int32_t num_cached = memory_.open(requests_.cache_salt[slot], known, grant.form, is_online);
   const bool is_resumed = parts_.saves.can_resume(slot, grant.form);
   const bool is_loaded = restore_first.way == RestoreWay::kLoad;
-  const bool is_overlapped = is_loaded && grant.max_tokens > 0 && parts_.restores.can_overlap(slot, restore_first);
+  const bool is_rounded = grant.form.kind == CacheKind::kInt8;  // what is cached of it, when the step begins
+  const bool is_overlapped =
+      is_loaded && !is_rounded && grant.max_tokens > 0 && parts_.restores.can_overlap(slot, restore_first);
   const int32_t num_saved = is_resumed ? requests_.num_saved_tokens[slot] : 0;
   const int32_t num_loaded = is_overlapped ? restore_first.end * config_.block_size : 0;
   const int32_t num_left = static_cast<int32_t>(known.size()) - std::max({num_cached, num_saved, num_loaded});
   const bool is_whole = !config_.enable_chunked_prefill && num_left <= config_.max_num_batched_tokens;
   const bool is_computed_now = !is_loaded || is_overlapped;
-  if ((is_whole && is_computed_now && num_left > state_.budget) || !make_room(slot)) {
+  const bool is_too_early = is_rounded && num_cached > 0 && parts_.restores.lands_in_step();
+  if ((is_whole && is_computed_now && num_left > state_.budget) || is_too_early || !make_room(slot)) {
     memory_.close();
     return Admitted::kNo;
   }
@@ -179,7 +182,7 @@ void Admission::seat(Slot slot, int32_t num_cached_tokens) {
   state_.dequeue(slot);
   running_.push_back(slot);
   requests_.state[slot] = RequestState::kRunning;
-  requests_.row[slot] = memory_.seat();
+  requests_.row[slot] = memory_.seat(&plan_.forms);
   requests_.num_computed_tokens[slot] = num_cached_tokens;
   const bool is_online = requests_.request_class[slot] == kOnlineClass;
   const double max_wait_ms = is_online ? config_.max_wait_ms : config_.max_offline_wait_ms;

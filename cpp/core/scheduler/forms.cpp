@@ -32,13 +32,14 @@ void Forms::write(std::span<const Slot> slots) {
   plan_.hidden_tokens.clear();
   plan_.missing_tokens.clear();
   plan_.uncached_token_ids.clear();
-  if (!config_.has_forms()) return;
+  if (!config_.has_forms() && !config_.has_kinds()) return;
   for (const Slot slot : slots) {
     const Row row = requests_.row[slot];
     const CacheForm form = memory_.form(row);
     const int32_t begin = requests_.num_computed_tokens[slot];
     const int32_t num_shared = memory_.num_indexed_blocks(row) * config_.block_size;
     plan_.cache_kinds.push_back(static_cast<int32_t>(form.kind));
+    if (!config_.has_forms()) continue;
     plan_.uncached_tokens.push_back(requests_.num_recomputed_tokens[slot]);
     plan_.hidden_tokens.push_back(form.kind == CacheKind::kHidden ? std::max(0, begin - num_shared) : 0);
     plan_.missing_tokens.push_back(form.num_uncached_blocks * config_.block_size);
@@ -55,16 +56,16 @@ int32_t Forms::num_uncached_tokens(Slot slot) const {
 
 void Forms::count_conversion(CacheForm from, CacheForm to) {
   const auto count = [&](Conversion conversion) { ++counters_.num_conversions[static_cast<size_t>(conversion)]; };
-  if (from.kind != to.kind) count(Conversion::kHiddenToKv);
+  if (from.kind != to.kind) count(to.kind == CacheKind::kInt8 ? Conversion::kKvToInt8 : Conversion::kHiddenToKv);
   if (to.num_uncached_blocks > from.num_uncached_blocks) count(Conversion::kKvToUncached);
   if (to.num_uncached_blocks < from.num_uncached_blocks) count(Conversion::kUncachedToKv);
 }
 
-// What is neither free nor hidden is K and V.
+// What is neither free nor of a compact kind is K and V.
 void Forms::count(SchedulerStats* stats) const {
   constexpr auto kKv = static_cast<size_t>(CacheKind::kKv);
-  constexpr auto kHidden = static_cast<size_t>(CacheKind::kHidden);
   stats->num_kind_tokens[kKv] = int64_t{memory_.cache().num_blocks()} * config_.block_size;
+  int64_t num_compact_units = 0;
   for (const Slot slot : running_) {
     const Row row = requests_.row[slot];
     const CacheKind kind = memory_.form(row).kind;
@@ -73,9 +74,10 @@ void Forms::count(SchedulerStats* stats) const {
     stats->num_uncached_tokens += num_uncached;
     stats->num_kind_tokens[static_cast<size_t>(kind)] +=
         std::max(0, requests_.num_computed_tokens[slot] - num_indexed - num_uncached);
-    if (kind == CacheKind::kHidden) stats->num_kind_units[kHidden] += memory_.num_held_units(row);
+    if (kind != CacheKind::kKv) num_compact_units += memory_.num_held_units(row);
   }
-  stats->num_kind_units[kKv] = stats->num_units - stats->num_free_units - stats->num_kind_units[kHidden];
+  stats->num_kind_units[static_cast<size_t>(config_.compact_kind())] = num_compact_units;
+  stats->num_kind_units[kKv] = stats->num_units - stats->num_free_units - num_compact_units;
 }
 
 }  // namespace hocket

@@ -22,6 +22,8 @@ class Forms {
   void begin_step() {
     plan_.projections.clear();
     plan_.projected_units.clear();
+    plan_.roundings.clear();
+    plan_.rounded_units.clear();
   }
   void reshape(const Reshape& change);
   // Grants are handed out: the plan will have nobody else but drafts.
@@ -31,7 +33,7 @@ class Forms {
   void on_seated(Slot slot) { copies_.on_seated(slot); }
   // REQUIRES: the request still has its row.
   void on_preempted(Slot slot) {
-    plan_.drop_projections(requests_.row[slot], config_.hidden_units_per_block());
+    plan_.drop_changes(requests_.row[slot]);
     requests_.num_recomputed_tokens[slot] = 0;
     copies_.on_preempted(slot);
   }

@@ -41,6 +41,10 @@ Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
     for (auto* units : {&forms.projected_units, &forms.copy_slots}) units->reserve(num_changes);
     forms.recomputed_layers.reserve(config.max_num_seqs);
   }
+  if (config.int8_units_per_group > 0) {
+    state_.plan.forms.roundings.reserve(num_changes);
+    state_.plan.forms.rounded_units.reserve(num_changes);
+  }
   state_.tiers.reserve(&state_.plan.moves);
 }
 

@@ -25,7 +25,7 @@ namespace hocket {
 namespace {
 
 constexpr auto kSkip = static_cast<uint8_t>(KnapsackChoice::kSkip);
-constexpr auto kHidden = static_cast<uint8_t>(KnapsackChoice::kHidden);
+constexpr auto kCompact = static_cast<uint8_t>(KnapsackChoice::kCompact);
 constexpr auto kKv = static_cast<uint8_t>(KnapsackChoice::kKv);
 constexpr size_t kSortBelow = 48;  // entries; sorting fewer is cheaper than another histogram
 constexpr int kMaxRounds = 4;
@@ -54,13 +54,13 @@ int32_t saturated(int64_t units) {
 
 }  // namespace
 
-int32_t knapsack_hidden_units(int32_t kv_units, double hidden_ratio, int32_t block_units) {
-  if (kv_units <= block_units || hidden_ratio >= 1.0) return kv_units;
-  return static_cast<int32_t>(std::ceil(hidden_ratio * kv_units - 1e-9));
+int32_t knapsack_compact_units(int32_t kv_units, double compact_ratio, int32_t block_units) {
+  if (kv_units <= block_units || compact_ratio >= 1.0) return kv_units;
+  return static_cast<int32_t>(std::ceil(compact_ratio * kv_units - 1e-9));
 }
 
 void Knapsack::reserve(size_t n) {
-  for (auto* array : {&hidden_gain_, &upgrade_gain_, &kv_gain_}) array->reserve(n);
+  for (auto* array : {&compact_gain_, &upgrade_gain_, &kv_gain_}) array->reserve(n);
   for (auto* array : {&start_, &choices_, &first_choice_}) array->reserve(n);
   for (auto* array : {&first_key_, &first_units_, &upgrade_key_, &upgrade_units_}) array->reserve(n);
   for (auto* array : {&entries_, &below_}) array->reserve(2 * n);
@@ -88,14 +88,15 @@ void Knapsack::compute_gains() {
   const float* keep = candidates_.keep_seconds.data();
   const int32_t* kv_units = candidates_.kv_units.data();
   const uint8_t* flags = candidates_.flags.data();
-  for (auto* gains : {&hidden_gain_, &upgrade_gain_, &kv_gain_}) gains->resize(n);
-  float* hidden_gain = hidden_gain_.data();
+  for (auto* gains : {&compact_gain_, &upgrade_gain_, &kv_gain_}) gains->resize(n);
+  float* compact_gain = compact_gain_.data();
   float* upgrade_gain = upgrade_gain_.data();
   float* kv_gain = kv_gain_.data();
 
   const auto num_delayed =
       candidates_.num_delayed > 0 ? static_cast<double>(candidates_.num_delayed) : static_cast<double>(n);
-  const auto penalty = static_cast<float>(num_delayed * options_.hidden_seconds_per_unit);
+  const auto penalty = static_cast<float>(num_delayed * options_.compact_seconds_per_unit);
+  const auto kept = static_cast<float>(options_.kept_share);
   const auto late_loss = static_cast<float>(1.0 - options_.past_target_decay);
   HOCKET_NO_ALIAS
   for (size_t i = 0; i < n; ++i) {
@@ -103,11 +104,11 @@ void Knapsack::compute_gains() {
     const auto bit = [f](uint8_t flag) { return static_cast<float>((f & flag) / flag); };
     const float value = pending[i] * (1.0F - late_loss * bit(KnapsackCandidates::kPastTarget));
     const float keep_kv = keep[i] * bit(KnapsackCandidates::kResidentKv);
-    const float keep_hidden = keep[i] * bit(KnapsackCandidates::kResidentHidden);
+    const float keep_compact = keep[i] * bit(KnapsackCandidates::kResidentCompact);
     const float cost = penalty * static_cast<float>(kv_units[i]);
-    hidden_gain[i] = value - cost + keep_hidden;
-    upgrade_gain[i] = cost + keep_kv;
-    kv_gain[i] = value + keep_hidden + keep_kv;
+    compact_gain[i] = value - cost + keep_compact + kept * keep_kv;
+    upgrade_gain[i] = cost + (1.0F - kept) * keep_kv;
+    kv_gain[i] = value + keep_compact + keep_kv;
   }
 }
 
@@ -132,8 +133,8 @@ void Knapsack::place_starving() {
   });
   for (const uint32_t i : starving_) {
     const bool keeps_kv = (c.flags[i] & KnapsackCandidates::kResidentKv) && c.kv_units[i] <= room_;
-    const bool as_kv = c.hidden_units[i] >= c.kv_units[i] || keeps_kv;
-    const uint8_t choice = as_kv ? kKv : kHidden;
+    const bool as_kv = c.compact_units[i] >= c.kv_units[i] || keeps_kv;
+    const uint8_t choice = as_kv ? kKv : kCompact;
     if (units_of(i, choice) > room_) continue;
     choices_[i] = choice;
     room_ -= units_of(i, choice);
@@ -164,8 +165,8 @@ void Knapsack::build_steps() {
   for (auto* array : {&first_key_, &first_units_, &upgrade_key_, &upgrade_units_}) array->resize(n);
   first_choice_.resize(n);
   const int32_t* kv_units = candidates_.kv_units.data();
-  const int32_t* hidden_units = candidates_.hidden_units.data();
-  const float* hidden_gain = hidden_gain_.data();
+  const int32_t* compact_units = candidates_.compact_units.data();
+  const float* compact_gain = compact_gain_.data();
   const float* upgrade_gain = upgrade_gain_.data();
   const float* kv_gain = kv_gain_.data();
   const uint8_t* choices = choices_.data();
@@ -179,22 +180,22 @@ void Knapsack::build_steps() {
   HOCKET_NO_ALIAS
   for (size_t i = 0; i < n; ++i) {
     const int32_t kv = kv_units[i];
-    const int32_t hidden = hidden_units[i];
-    const int32_t more = kv - hidden;
+    const int32_t compact = compact_units[i];
+    const int32_t more = kv - compact;
     const int32_t choice = choices[i];
     const int32_t kv_key = density_key(kv_gain[i], kv);
-    const int32_t hidden_key = density_key(hidden_gain[i], hidden);  // negative where the gain is
+    const int32_t compact_key = density_key(compact_gain[i], compact);  // negative where the gain is
     const int32_t more_key = density_key(upgrade_gain[i], more);
     const int32_t is_free = -(choice == kSkip);
-    const int32_t is_hidden = -(choice == kHidden);
+    const int32_t is_compact = -(choice == kCompact);
     const int32_t kv_fits = -(kv <= room);
-    const int32_t can_hide = -(more > 0) & -(hidden <= room) & -(hidden_key >= 0);
-    const int32_t hides = is_free & can_hide & (~kv_fits | -(hidden_key > kv_key));
-    const int32_t upgrades = (is_hidden & -(more > 0) & -(more <= room)) | (hides & kv_fits);
-    const int32_t highest = (is_hidden & kFirstKey) | (~is_hidden & hidden_key);
-    first_key[i] = (hides & hidden_key) | (~hides & kv_key);
-    first_units[i] = (hides & hidden) | (~hides & is_free & kv_fits & kv);
-    first_choice[i] = static_cast<uint8_t>(kKv + hides);
+    const int32_t can_shrink = -(more > 0) & -(compact <= room) & -(compact_key >= 0);
+    const int32_t shrinks = is_free & can_shrink & (~kv_fits | -(compact_key > kv_key));
+    const int32_t upgrades = (is_compact & -(more > 0) & -(more <= room)) | (shrinks & kv_fits);
+    const int32_t highest = (is_compact & kFirstKey) | (~is_compact & compact_key);
+    first_key[i] = (shrinks & compact_key) | (~shrinks & kv_key);
+    first_units[i] = (shrinks & compact) | (~shrinks & is_free & kv_fits & kv);
+    first_choice[i] = static_cast<uint8_t>(kKv + shrinks);
     upgrade_key[i] = upgrades & (more_key < highest ? more_key : highest);
     upgrade_units[i] = upgrades & more;
   }
@@ -242,7 +243,7 @@ void Knapsack::collect_steps(int32_t from, int32_t to) {
   for (size_t i = 0; i < n; ++i) {
     const int32_t first =
         (first_key[i] >= from) & (first_key[i] < to) & (first_units[i] > 0) & (first_units[i] <= room);
-    const int32_t reachable = (choices[i] == kHidden) | (first_units[i] <= room);
+    const int32_t reachable = (choices[i] == kCompact) | (first_units[i] <= room);
     const int32_t fits = (upgrade_units[i] > 0) & (upgrade_units[i] <= room);
     const int32_t upgrade = (upgrade_key[i] >= from) & (upgrade_key[i] < to) & fits & reachable;
     marks[i] = static_cast<uint8_t>(first | upgrade << 1);
@@ -265,7 +266,7 @@ void Knapsack::settle_top_digit() {
   entries_.clear();
   for (const Entry& e : below_) {
     const uint32_t i = e.candidate();
-    const bool is_reachable = !e.is_upgrade() || choices_[i] == kHidden || first_units_[i] <= room_;
+    const bool is_reachable = !e.is_upgrade() || choices_[i] == kCompact || first_units_[i] <= room_;
     if (e.units <= room_ && is_reachable) entries_.push_back(e);
   }
   below_.clear();
@@ -298,7 +299,7 @@ void Knapsack::sort_and_take() {
   const auto before = [](const Entry& a, const Entry& b) { return a.key != b.key ? a.key > b.key : a.id < b.id; };
   if (!std::is_sorted(entries_.begin(), entries_.end(), before)) std::sort(entries_.begin(), entries_.end(), before);
   for (const Entry& e : entries_) {
-    if (e.units > room_ || (e.is_upgrade() && choices_[e.candidate()] != kHidden)) continue;
+    if (e.units > room_ || (e.is_upgrade() && choices_[e.candidate()] != kCompact)) continue;
     take(e);
     room_ -= e.units;
   }
@@ -308,9 +309,9 @@ void Knapsack::sort_and_take() {
 uint8_t Knapsack::best_alone(uint32_t i, int64_t room) const {
   const uint8_t start = start_[i];
   if (units_of(i, kKv) - units_of(i, start) <= room) return kKv;
-  const bool can_hide =
-      start == kSkip && candidates_.hidden_units[i] < candidates_.kv_units[i] && candidates_.hidden_units[i] <= room;
-  return can_hide ? kHidden : start;
+  const bool can_shrink =
+      start == kSkip && candidates_.compact_units[i] < candidates_.kv_units[i] && candidates_.compact_units[i] <= room;
+  return can_shrink ? kCompact : start;
 }
 
 void Knapsack::place_best_alone_first(int64_t room) {
@@ -336,12 +337,12 @@ void Knapsack::place_best_alone_first(int64_t room) {
 }
 
 float Knapsack::gain_of(uint32_t i, uint8_t choice) const {
-  const float gains[] = {0.0F, hidden_gain_[i], kv_gain_[i]};
+  const float gains[] = {0.0F, compact_gain_[i], kv_gain_[i]};
   return gains[choice];
 }
 
 int32_t Knapsack::units_of(uint32_t i, uint8_t choice) const {
-  const int32_t units[] = {0, candidates_.hidden_units[i], candidates_.kv_units[i]};
+  const int32_t units[] = {0, candidates_.compact_units[i], candidates_.kv_units[i]};
   return units[choice];
 }
 

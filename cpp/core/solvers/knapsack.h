@@ -1,19 +1,25 @@
 // Who gets cache memory in this step, and as which cache kind (Apt-Serve section 5 and its appendix, with general eta).
 //
-// Every candidate i is skipped, placed as hidden cache (about eta m_i units) or as full KV (m_i units):
+// Every candidate i is skipped, placed in the engine's compact kind (about eta m_i units) or as full KV (m_i units):
 //
 //   maximise  sum of g_i   subject to   sum of units <= capacity
-//   g_i(kv)     = w_i p_i                + keep_i if it resides as KV or hidden   (hidden -> KV is a free projection)
-//   g_i(hidden) = w_i p_i - N alpha m_i  + keep_i if it resides as hidden         (KV -> hidden must be rebuilt)
+//   g_i(kv)      = w_i p_i                + keep_i if it resides in either kind
+//   g_i(compact) = w_i p_i - N alpha m_i  + keep_i if it resides as compact, kappa keep_i if as KV
+//
+// The compact kind is hidden states: they become KV by a free projection, and KV must be rebuilt to become them, kappa
+// = 0. Or it is int8: KV is rounded in place, kappa a little below 1, and what was rounded never becomes KV again: who
+// offers such a candidate says that it needs as many units either way. Blocks are made of whole units, a KV block of
+// two per layer group, so every smaller kind takes one: of several the cheapest in seconds would be on every hull, and
+// an engine has one.
 //
 // p_i pending time, w_i = past_target_decay once its target is missed and 1 before, N how many requests every second
-// of a step delays: |W| + |R|, candidates or not (without those past their target, as the authors' code has it, hidden
+// of a step delays: |W| + |R|, candidates or not (without those past their target, as the authors' code has it, compact
 // cache is free once all are late, and every step ten times as long), alpha
-// the extra seconds that one KV unit's worth of tokens costs every step when it is cached as hidden. keep_i is the
+// the extra seconds that one KV unit's worth of tokens costs every step when it is kept as compact. keep_i is the
 // hysteresis: the seconds it would cost to build the candidate's cache again.
 //
-// solve() is the greedy over marginal gains per unit, on each candidate's concave hull: `nothing -> hidden -> kv` where
-// the hidden step gains at least as much per unit as full KV does, `nothing -> kv` otherwise. It takes what fits in
+// solve() is the greedy over marginal gains per unit, on each candidate's concave hull: `nothing -> compact -> kv` where
+// the compact step gains at least as much per unit as full KV does, `nothing -> kv` otherwise. It takes what fits in
 // order of density and goes on after a misfit; if the best candidate alone is worth more, that one is placed first.
 // The value is at least half of the optimum among all selections with the same starving candidates.
 //
@@ -31,11 +37,12 @@
 
 namespace hocket {
 
-enum class KnapsackChoice : uint8_t { kSkip = 0, kHidden = 1, kKv = 2 };
+enum class KnapsackChoice : uint8_t { kSkip = 0, kCompact = 1, kKv = 2 };
 
 struct KnapsackOptions {
-  double hidden_seconds_per_unit = 0.0;  // alpha, seconds per KV unit and step, >= 0
+  double compact_seconds_per_unit = 0.0;  // alpha, seconds per KV unit and step, >= 0
   double past_target_decay = 0.0;        // 0: near-zero value as in the paper; 0.4: its softer variant; 1: none
+  double kept_share = 0.0;                // kappa, of keep_i when KV becomes compact, 0 to 1; 0: it must be built again
 };
 
 // Arrays of one length n, in order of arrival (ties go to the earlier one).
@@ -43,11 +50,11 @@ struct KnapsackCandidates {
   static constexpr uint8_t kPastTarget = 1;
   static constexpr uint8_t kMustSchedule = 2;
   static constexpr uint8_t kResidentKv = 4;
-  static constexpr uint8_t kResidentHidden = 8;
+  static constexpr uint8_t kResidentCompact = 8;
 
   std::span<const float> pending_seconds;  // p_i >= 0
   std::span<const int32_t> kv_units;       // m_i >= 1, units as full KV after this step
-  std::span<const int32_t> hidden_units;   // >= 1, units as hidden cache; not offered where it is no less than m_i
+  std::span<const int32_t> compact_units;   // >= 1, units as compact; not offered where it is no less than m_i
   std::span<const uint8_t> flags;          // any of the bits above
   std::span<const float> keep_seconds;     // keep_i >= 0; ignored for those that reside nowhere
   int32_t num_delayed = 0;                 // N; 0: the candidates are all
@@ -64,7 +71,7 @@ class Knapsack {
   // REQUIRES: options as documented there.
   explicit Knapsack(const KnapsackOptions& options) : options_(options) {}
 
-  void set_hidden_seconds_per_unit(double seconds) { options_.hidden_seconds_per_unit = seconds; }
+  void set_compact_seconds_per_unit(double seconds) { options_.compact_seconds_per_unit = seconds; }
 
   // No solve() of at most n candidates allocates afterwards.
   void reserve(size_t n);
@@ -80,7 +87,7 @@ class Knapsack {
 
     int32_t key;  // bits of the density as a float >= 0: their order is the density's
     int32_t units;
-    uint32_t id;  // 2 * candidate, + 1 for hidden -> kv; orders equal keys
+    uint32_t id;  // 2 * candidate, + 1 for compact -> kv; orders equal keys
   };
 
   // The bits of a key that one histogram looks at; the sign bit of a density is never set.
@@ -114,8 +121,8 @@ class Knapsack {
 
   // Of the current solve(), per candidate
   KnapsackCandidates candidates_;
-  std::vector<float> hidden_gain_;
-  std::vector<float> upgrade_gain_;  // kv_gain_ - hidden_gain_, without its rounding
+  std::vector<float> compact_gain_;
+  std::vector<float> upgrade_gain_;  // kv_gain_ - compact_gain_, without its rounding
   std::vector<float> kv_gain_;
   std::vector<uint8_t> start_;  // after the starving were placed
   std::vector<uint8_t> choices_;
@@ -138,8 +145,8 @@ class Knapsack {
   std::vector<Entry> below_;    // undecided, densities below all of entries_
 };
 
-// eta applied to whole units: what KnapsackCandidates.hidden_units holds for a candidate of `kv_units`. A request of a
-// single block (block_units) and one for which hidden is no smaller are not offered hidden.
-int32_t knapsack_hidden_units(int32_t kv_units, double hidden_ratio, int32_t block_units);
+// eta applied to whole units: what KnapsackCandidates.compact_units holds for a candidate of `kv_units`. A request of a
+// single block (block_units) and one for which compact is no smaller are not offered it.
+int32_t knapsack_compact_units(int32_t kv_units, double compact_ratio, int32_t block_units);
 
 }  // namespace hocket

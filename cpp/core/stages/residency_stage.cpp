@@ -10,7 +10,7 @@ namespace hocket {
 namespace {
 
 constexpr auto kSkip = static_cast<uint8_t>(KnapsackChoice::kSkip);
-constexpr auto kHidden = static_cast<uint8_t>(KnapsackChoice::kHidden);
+constexpr auto kCompact = static_cast<uint8_t>(KnapsackChoice::kCompact);
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kMostOffered = 16;  // of those left out: one comes in per step
 
@@ -103,7 +103,7 @@ ResidencyStage::Chosen ResidencyStage::add_chosen(const SchedulerConfig& config,
     const double num_tokens = snapshot.requests.num_tokens[slot];
     const double uncached =
         row == kNone ? 0.0 : snapshot.memory.form(row).num_uncached_blocks * static_cast<double>(config.block_size);
-    const double own = choices[i] == kHidden ? 0.0 : tokens_of(config, residents.kv_units(i)) + uncached;
+    const double own = choices[i] == kCompact ? 0.0 : tokens_of(config, residents.kv_units(i)) + uncached;
     sum.own += own;
     sum.uncached += uncached;
     sum.shared += std::max(0.0, num_tokens - own);

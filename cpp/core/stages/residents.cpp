@@ -9,6 +9,10 @@ namespace {
 // take turns.
 constexpr double kUnknownTokenSeconds = 1e-4;
 
+// Of what it takes to build a request's cache again, the part that rounding it to int8 is worth avoiding: who runs as K
+// and V stays so before others come in as K and V.
+constexpr double kPriceOfRounding = 0.02;
+
 }  // namespace
 
 UnitsNeeded units_needed(const SchedulerConfig& config, const Snapshot& snapshot, Slot slot) {
@@ -21,8 +25,13 @@ UnitsNeeded units_needed(const SchedulerConfig& config, const Snapshot& snapshot
   const int32_t num_uncached = row == kNone ? 0 : snapshot.memory.form(row).num_uncached_blocks;
   const int32_t num_own = std::max(1, num_blocks - num_shared - num_uncached);
   const int32_t kv = num_own * config.units_per_block();
-  if (config.hidden_units_per_group == 0 || num_own == 1) return {kv, kv};
-  return {kv, num_own * config.hidden_units_per_block()};
+  if (config.int8_units_per_group > 0) {
+    const int32_t compact = num_blocks * config.compact_units_per_block();  // of what is shared a copy
+    const bool is_rounded = row != kNone && snapshot.memory.form(row).kind == CacheKind::kInt8;
+    return {is_rounded ? compact : kv, std::min(compact, kv)};
+  }
+  if (!config.has_kinds() || num_own == 1) return {kv, kv};
+  return {kv, num_own * config.compact_units_per_block()};
 }
 
 bool is_starving(const SchedulerConfig& config, const RequestTable& requests, Slot slot, double now) {
@@ -48,13 +57,16 @@ double rebuild_seconds(const SchedulerConfig& config, const Snapshot& snapshot, 
 }
 
 Residents::Residents(const SchedulerConfig& config)
-    : config_(config), knapsack_({.past_target_decay = std::max(config.past_target_decay, 1e-3)}) {}
+    : config_(config),
+      knapsack_({.past_target_decay = std::max(config.past_target_decay, 1e-3),
+                 .kept_share = config.int8_units_per_group > 0 ? 1.0 - kPriceOfRounding : 0.0}) {}
 
 void Residents::begin(const Snapshot& snapshot) {
-  const double hidden_token = snapshot.estimates.latency.coefficients().hidden_token;
-  knapsack_.set_hidden_seconds_per_unit(hidden_token * config_.block_size / config_.units_per_block());
+  const bool is_hidden = config_.hidden_units_per_group > 0;
+  const double compact_token = is_hidden ? snapshot.estimates.latency.coefficients().hidden_token : 0.0;
+  knapsack_.set_compact_seconds_per_unit(compact_token * config_.block_size / config_.units_per_block());
   for (auto* floats : {&pending_, &keep_}) floats->clear();
-  for (auto* units : {&kv_units_, &hidden_units_}) units->clear();
+  for (auto* units : {&kv_units_, &compact_units_}) units->clear();
   slots_.clear();
   flags_.clear();
   reserve(snapshot.running.size() + snapshot.waiting.size());
@@ -65,7 +77,7 @@ void Residents::reserve(size_t num_live) {
   if (num_live <= slots_.capacity()) return;
   const size_t n = std::max(num_live, 2 * slots_.capacity());
   for (auto* floats : {&pending_, &keep_}) floats->reserve(n);
-  for (auto* units : {&kv_units_, &hidden_units_}) units->reserve(n);
+  for (auto* units : {&kv_units_, &compact_units_}) units->reserve(n);
   slots_.reserve(n);
   flags_.reserve(n);
   knapsack_.reserve(n);
@@ -76,19 +88,19 @@ void Residents::add(const Snapshot& snapshot, Slot slot, float value, float keep
   const Row row = snapshot.requests.row[slot];
   if (row != kNone) {
     const bool is_kv = snapshot.memory.form(row).kind == CacheKind::kKv;
-    flags |= is_kv ? KnapsackCandidates::kResidentKv : KnapsackCandidates::kResidentHidden;
+    flags |= is_kv ? KnapsackCandidates::kResidentKv : KnapsackCandidates::kResidentCompact;
   }
   slots_.push_back(slot);
   pending_.push_back(std::max(0.0F, value));
   keep_.push_back(keep);
   kv_units_.push_back(units.kv);
-  hidden_units_.push_back(units.hidden);
+  compact_units_.push_back(units.compact);
   flags_.push_back(flags);
   if (flags & KnapsackCandidates::kMustSchedule) set_must_schedule(size() - 1);
 }
 
 KnapsackResult Residents::solve(int64_t capacity, int32_t num_delayed) {
-  return knapsack_.solve({pending_, kv_units_, hidden_units_, flags_, keep_, num_delayed},
+  return knapsack_.solve({pending_, kv_units_, compact_units_, flags_, keep_, num_delayed},
                          std::max<int64_t>(capacity, 0));
 }
 

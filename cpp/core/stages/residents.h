@@ -17,10 +17,11 @@
 
 namespace hocket {
 
-// Units that the request needs as KV, and as hidden cache (the same where there is none, or nothing to gain).
+// Units that the request needs as KV, and in the engine's compact kind (the same where there is none, or nothing to
+// gain, or no way back).
 struct UnitsNeeded {
   int32_t kv;
-  int32_t hidden;
+  int32_t compact;
 };
 UnitsNeeded units_needed(const SchedulerConfig& config, const Snapshot& snapshot, Slot slot);
 
@@ -54,7 +55,7 @@ class Residents {
   // The candidate is placed before all others, whole: who has waited so long is served, not squeezed in.
   void set_must_schedule(size_t i) {
     flags_[i] |= KnapsackCandidates::kMustSchedule;
-    hidden_units_[i] = kv_units_[i];
+    compact_units_[i] = kv_units_[i];
   }
 
  private:
@@ -66,7 +67,7 @@ class Residents {
   std::vector<float> pending_;
   std::vector<float> keep_;
   std::vector<int32_t> kv_units_;
-  std::vector<int32_t> hidden_units_;
+  std::vector<int32_t> compact_units_;
   std::vector<uint8_t> flags_;
 };
 

@@ -12,8 +12,8 @@
 namespace hocket {
 
 // Changes of form that running requests went through (DeviceMemory::reshape()).
-enum class Conversion : uint8_t { kHiddenToKv = 0, kKvToUncached = 1, kUncachedToKv = 2 };
-inline constexpr int kNumConversions = 3;
+enum class Conversion : uint8_t { kHiddenToKv = 0, kKvToUncached = 1, kUncachedToKv = 2, kKvToInt8 = 3 };
+inline constexpr int kNumConversions = 4;
 
 struct SchedulerCounters {
   int64_t num_steps = 0;                  // plans with work

@@ -175,8 +175,9 @@ void Restores::complete(std::span<const int32_t> done, std::span<const int32_t> 
 // ---- during the step ----
 
 bool Restores::can_overlap(Slot slot, const Choice& choice) const {
-  // What is projected in this step is read while it runs, from units that the copies might be given.
-  if (!config_.overlap_restores || !state_.plan.forms.projections.empty()) return false;
+  // What is projected or rounded in this step is read when it begins, from units that the copies might be given.
+  const FormPlan& forms = state_.plan.forms;
+  if (!config_.overlap_restores || !forms.projections.empty() || !forms.roundings.empty()) return false;
   if (state_.running.empty() && state_.waiting.size() == 1) return true;
   const int64_t num_blocks = choice.end - choice.begin + loads_.num_blocks();
   return estimates_.transfer_seconds(num_blocks * config_.units_per_block()) <=

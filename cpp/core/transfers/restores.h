@@ -39,6 +39,8 @@ class Restores {
   // What is best for a waiting request that would be kept in that form; and how it is begun. Other forms than K and V
   // are never restored.
   Choice choose(Slot slot, CacheForm form = {});
+  // Whether blocks that are cached by now land during the step only.
+  bool lands_in_step() const { return loads_.num_blocks() > 0; }
   void begin_fetch(Slot slot, const Choice& choice);
   // num_open_units: what the request needs beside what is cached; kept for it until it is back in the waiting list.
   void begin_load(Slot slot, const Choice& choice, int32_t num_open_units);

@@ -1,4 +1,4 @@
-"""Metrics of the forms in which the device keeps tokens: K and V, hidden states, or recomputed in every step."""
+"""Metrics of the forms in which the device keeps tokens: K and V, hidden states, int8, or recomputed every time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from gateway.metrics.catalogue.family import Chapter, Family, Kind
 from schedcore._core import RatioReason
 from schedcore.api.types import EngineStats
 
-_KINDS = ("kv", "hidden")
+_KINDS = ("kv", "hidden", "int8")
 _REASONS = tuple(reason.name.lower() for reason in RatioReason)
-_CONVERSIONS = ("hidden_to_kv", "kv_to_uncached", "uncached_to_kv")
+_CONVERSIONS = ("hidden_to_kv", "kv_to_uncached", "uncached_to_kv", "kv_to_int8")
 
 
 def _units(stats: EngineStats) -> dict[str, int]:
-    return dict(zip(_KINDS, stats.num_kind_units or [0, 0], strict=True))
+    return dict(zip(_KINDS, stats.num_kind_units or [0] * len(_KINDS), strict=True))
 
 
 def _tokens(stats: EngineStats) -> dict[str, int]:
-    kept = zip(_KINDS, stats.num_kind_tokens or [0, 0], strict=True)
+    kept = zip(_KINDS, stats.num_kind_tokens or [0] * len(_KINDS), strict=True)
     return {**dict(kept), "uncached": stats.num_uncached_tokens}
 
 
@@ -30,7 +30,7 @@ FORMS = Chapter(
             "Tokens in device memory by kind, and those recomputed in every step.",
             lambda r: _tokens(r.stats),
             ("kind",),
-            "As `kv` or as `hidden` states, of running requests and of the prefix cache; what several requests share "
+            "As `kv`, as `hidden` states or as K and V in `int8`, of running requests and of the prefix cache; what several requests share "
             "counts once. `uncached`: tokens of running requests that are not there.",
         ),
         Family(
@@ -59,7 +59,7 @@ FORMS = Chapter(
             lambda r: dict(zip(_CONVERSIONS, r.stats.num_conversions or [0] * len(_CONVERSIONS), strict=True)),
             ("change",),
             "`hidden_to_kv` by projection, `kv_to_uncached` some blocks were given up, `uncached_to_kv` some came "
-            "back. From K and V to hidden states there is no way but to compute again: that is a preemption.",
+            "back, `kv_to_int8` rounded for good. From K and V to hidden states there is no way but to compute again: that is a preemption.",
         ),
         Family(
             Kind.GAUGE,

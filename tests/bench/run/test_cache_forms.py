@@ -66,7 +66,7 @@ def document(*measurements: Measurement) -> Document:
 
 def test_a_run_is_known_by_its_samples() -> None:
     use = form_use(SAMPLES)
-    assert use.num_tokens == {"kv": 100, "hidden": 50, "uncached": 0}
+    assert use.num_tokens == {"kv": 100, "hidden": 50, "int8": 0, "uncached": 0}
     assert (use.num_all_tokens, use.num_running) == (140, 3)
     assert (use.num_preemptions, use.num_conversions) == (4, 0)
 

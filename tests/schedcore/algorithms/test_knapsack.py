@@ -13,9 +13,9 @@ import pytest
 
 from schedcore._core import algorithms
 
-SKIP, HIDDEN, KV = 0, 1, 2
+SKIP, COMPACT, KV = 0, 1, 2
 PAST_TARGET, MUST_SCHEDULE = algorithms.PAST_TARGET, algorithms.MUST_SCHEDULE
-RESIDENT_KV, RESIDENT_HIDDEN = algorithms.RESIDENT_KV, algorithms.RESIDENT_HIDDEN
+RESIDENT_KV, RESIDENT_COMPACT = algorithms.RESIDENT_KV, algorithms.RESIDENT_COMPACT
 
 
 @dataclass
@@ -27,16 +27,17 @@ class Case:
     flags: npt.NDArray[np.uint8]
     keep: npt.NDArray[np.float32]
     capacity: int
-    hidden_ratio: float = 0.5
+    compact_ratio: float = 0.5
     alpha: float = 0.0
     decay: float = 0.0
+    kept: float = 0.0  # share of keep when KV becomes compact
     block_units: int = 2
 
     def solve(self) -> tuple[list[int], float, int]:
-        hidden = [algorithms.knapsack_hidden_units(m, self.hidden_ratio, self.block_units) for m in self.units.tolist()]
+        compact = [algorithms.knapsack_compact_units(m, self.compact_ratio, self.block_units) for m in self.units.tolist()]
         choices, value, units = algorithms.Knapsack(
-            hidden_seconds_per_unit=self.alpha, past_target_decay=self.decay
-        ).solve(self.pending, self.units, np.array(hidden, np.int32), self.flags, self.keep, self.capacity)
+            compact_seconds_per_unit=self.alpha, past_target_decay=self.decay, kept_share=self.kept
+        ).solve(self.pending, self.units, np.array(compact, np.int32), self.flags, self.keep, self.capacity)
         return choices.tolist(), value, units
 
     def options(self) -> list[dict[int, tuple[int, float]]]:
@@ -46,12 +47,13 @@ class Case:
         for p, m, flags, keep in zip(self.pending, self.units, self.flags, self.keep, strict=True):
             m = int(m)
             value = float(p) * (self.decay if flags & PAST_TARGET else 1.0)
-            kept_hidden = float(keep) if flags & RESIDENT_HIDDEN else 0.0
-            kept_kv = float(keep) if flags & RESIDENT_KV else kept_hidden
+            kept_compact = float(keep) if flags & RESIDENT_COMPACT else 0.0
+            kept_kv = float(keep) if flags & RESIDENT_KV else kept_compact
             option = {SKIP: (0, 0.0), KV: (m, value + kept_kv)}
-            if self.hidden_ratio < 1 and m > self.block_units:
-                gain = value - num_candidates * self.alpha * m + kept_hidden
-                option[HIDDEN] = (math.ceil(self.hidden_ratio * m - 1e-9), gain)
+            if self.compact_ratio < 1 and m > self.block_units:
+                kept = kept_compact + (self.kept * float(keep) if flags & RESIDENT_KV else 0.0)
+                gain = value - num_candidates * self.alpha * m + kept
+                option[COMPACT] = (math.ceil(self.compact_ratio * m - 1e-9), gain)
             options.append(option)
         return options
 
@@ -60,20 +62,21 @@ def random_case(rng: np.random.Generator, n: int, tight: float, *, starving: flo
     units = 2 * rng.integers(1, 40, n)
     if rng.random() < 0.3:  # a few are large, most of the others still fit after the first misfit
         units = np.where(rng.random(n) < 0.1, units * 16, 2 + units // 16 * 2)
-    flags = rng.choice([0, 0, PAST_TARGET], n) | rng.choice([0, RESIDENT_KV, RESIDENT_HIDDEN], n)
+    flags = rng.choice([0, 0, PAST_TARGET], n) | rng.choice([0, RESIDENT_KV, RESIDENT_COMPACT], n)
     flags = flags | np.where(rng.random(n) < starving, MUST_SCHEDULE, 0)
     keep = rng.integers(0, 128, n) / 64
-    alpha, decay, hidden_ratio = (
+    alpha, decay, kept, compact_ratio = (
         rng.choice([0, 1, 4, 16]) / 4096,
         rng.choice([0, 0.5]),
+        rng.choice([0, 0.75]),
         rng.choice([0.25, 0.5, 0.75, 2.0]),
     )
     pending = rng.integers(0, 640, n) / 64
     style = rng.random()
     if style < 0.2:  # many nearly equal densities
         pending = (units * 4 + rng.integers(0, 2, n)) / 64
-    elif style < 0.4:  # nothing -> hidden about as dense as hidden -> kv, for all
-        flags, keep, hidden_ratio = flags & ~PAST_TARGET, np.zeros(n), 0.5
+    elif style < 0.4:  # nothing -> compact about as dense as compact -> kv, for all
+        flags, keep, compact_ratio = flags & ~PAST_TARGET, np.zeros(n), 0.5
         pending = 2 * n * alpha * units + rng.integers(0, 4, n) / 64
     return Case(
         pending=pending.astype(np.float32),
@@ -81,9 +84,10 @@ def random_case(rng: np.random.Generator, n: int, tight: float, *, starving: flo
         flags=flags.astype(np.uint8),
         keep=keep.astype(np.float32),
         capacity=int(tight * units.sum()),
-        hidden_ratio=float(hidden_ratio),
+        compact_ratio=float(compact_ratio),
         alpha=float(alpha),
         decay=float(decay),
+        kept=float(kept),
     )
 
 
@@ -127,7 +131,7 @@ def place_starving(case: Case, options: list[dict[int, tuple[int, float]]]) -> t
     starving = np.flatnonzero(case.flags & MUST_SCHEDULE)
     for i in sorted(starving, key=lambda i: (-case.pending[i], i)):
         keeps_kv = case.flags[i] & RESIDENT_KV and options[i][KV][0] <= room
-        choice = KV if HIDDEN not in options[i] or keeps_kv else HIDDEN
+        choice = KV if COMPACT not in options[i] or keeps_kv else COMPACT
         if options[i][choice][0] <= room:
             start[i] = choice
             room -= options[i][choice][0]
@@ -137,7 +141,7 @@ def place_starving(case: Case, options: list[dict[int, tuple[int, float]]]) -> t
 def best_alone(option: dict[int, tuple[int, float]], start: int, room: int) -> int:
     if option[KV][0] - option[start][0] <= room:
         return KV
-    return HIDDEN if start == SKIP and HIDDEN in option and option[HIDDEN][0] <= room else start
+    return COMPACT if start == SKIP and COMPACT in option and option[COMPACT][0] <= room else start
 
 
 def density(gain: float, units: int) -> np.float32:
@@ -147,18 +151,18 @@ def density(gain: float, units: int) -> np.float32:
 def fill(case: Case, options: list[dict[int, tuple[int, float]]], start: list[int], room: int) -> list[int]:
     choices, entries = list(start), []
     for i, option in enumerate(options):
-        (kv, kv_gain), (hidden, hidden_gain) = option[KV], option.get(HIDDEN, (10**9, -1.0))
+        (kv, kv_gain), (compact, compact_gain) = option[KV], option.get(COMPACT, (10**9, -1.0))
         before_upgrade = np.float32(np.inf)
         if choices[i] == SKIP:
-            possible = hidden <= room and hidden_gain >= 0
-            if not possible or (kv <= room and density(hidden_gain, hidden) <= density(kv_gain, kv)):
+            possible = compact <= room and compact_gain >= 0
+            if not possible or (kv <= room and density(compact_gain, compact) <= density(kv_gain, kv)):
                 entries.append((-density(kv_gain, kv), 2 * i, kv, SKIP, KV))
                 continue
-            before_upgrade = density(hidden_gain, hidden)
-            entries.append((-before_upgrade, 2 * i, hidden, SKIP, HIDDEN))
-        if choices[i] != KV and hidden < kv <= room + (hidden if choices[i] == HIDDEN else 0):
-            upgrade = min(before_upgrade, density(kv_gain - hidden_gain, kv - hidden))
-            entries.append((-upgrade, 2 * i + 1, kv - hidden, HIDDEN, KV))
+            before_upgrade = density(compact_gain, compact)
+            entries.append((-before_upgrade, 2 * i, compact, SKIP, COMPACT))
+        if choices[i] != KV and compact < kv <= room + (compact if choices[i] == COMPACT else 0):
+            upgrade = min(before_upgrade, density(kv_gain - compact_gain, kv - compact))
+            entries.append((-upgrade, 2 * i + 1, kv - compact, COMPACT, KV))
     for _, entry_id, units, before, after in sorted(entries):
         if choices[entry_id // 2] == before and units <= room:
             choices[entry_id // 2] = after
@@ -171,7 +175,7 @@ def optimum(case: Case) -> float:
     best = np.zeros(case.capacity + 1)
     for option in case.options():
         without = best.copy()
-        for choice in (HIDDEN, KV):
+        for choice in (COMPACT, KV):
             units, gain = option.get(choice, (case.capacity + 1, 0.0))
             if units <= case.capacity:
                 np.maximum(best[units:], without[: len(without) - units] + gain, out=best[units:])
@@ -189,9 +193,9 @@ def fractional_bound(case: Case) -> float:
     """The linear relaxation's optimum: take hull steps by density, the last one in part."""
     steps = []
     for option in case.options():
-        (kv, kv_gain), (hidden, hidden_gain) = option[KV], option.get(HIDDEN, (1, -1.0))
-        if hidden_gain * kv > kv_gain * hidden:
-            steps += [(hidden_gain / hidden, hidden), ((kv_gain - hidden_gain) / (kv - hidden), kv - hidden)]
+        (kv, kv_gain), (compact, compact_gain) = option[KV], option.get(COMPACT, (1, -1.0))
+        if compact_gain * kv > kv_gain * compact:
+            steps += [(compact_gain / compact, compact), ((kv_gain - compact_gain) / (kv - compact), kv - compact)]
         else:
             steps.append((kv_gain / kv, kv))
     value, room = 0.0, float(case.capacity)
@@ -242,15 +246,15 @@ def test_thousands_of_candidates_come_close_to_the_fractional_bound() -> None:
 
 
 def test_twin_agrees_when_one_big_misfit_stands_amid_nearly_equal_densities() -> None:
-    """Nothing -> hidden and hidden -> kv share their leading bits, and all but the big one still fit behind it."""
+    """Nothing -> compact and compact -> kv share their leading bits, and all but the big one still fit behind it."""
     rng = np.random.default_rng(5)
-    for hidden_ratio, size in ((0.5, 1.8), (0.75, 1.0)) * 100:
+    for compact_ratio, size in ((0.5, 1.8), (0.75, 1.0)) * 100:
         n, alpha = 200, 1 / 256
         units = 2 * rng.integers(1, 20, n)
         capacity = int(units.sum() * rng.uniform(1.0, 1.3))
         units[rng.integers(n)] = int(units.sum() * size)
-        pending = n * alpha / (1 - hidden_ratio) * units + units * rng.integers(0, 16, n) / 2**16
-        crowd = case(pending.tolist(), units.tolist(), capacity, alpha=alpha, hidden_ratio=hidden_ratio)
+        pending = n * alpha / (1 - compact_ratio) * units + units * rng.integers(0, 16, n) / 2**16
+        crowd = case(pending.tolist(), units.tolist(), capacity, alpha=alpha, compact_ratio=compact_ratio)
         assert crowd.solve()[0] == sorted_greedy(crowd)
 
 
@@ -261,37 +265,37 @@ def test_everything_is_kv_when_everything_fits() -> None:
     assert case([1, 2], [4, 6], 10).solve() == ([KV, KV], 3.0, 10)
 
 
-def test_hidden_places_twice_as_many() -> None:
-    assert case([1, 1], [8, 8], 8).solve()[0] == [HIDDEN, HIDDEN]
+def test_compact_places_twice_as_many() -> None:
+    assert case([1, 1], [8, 8], 8).solve()[0] == [COMPACT, COMPACT]
 
 
-def test_costly_hidden_is_avoided() -> None:
+def test_costly_compact_is_avoided() -> None:
     assert case([1, 1], [8, 8], 8, alpha=1.0).solve()[0] == [KV, SKIP]
 
 
-def test_hidden_is_never_chosen_where_it_is_no_smaller() -> None:
-    assert case([1, 1], [8, 8], 8, hidden_ratio=1.0).solve()[0] == [KV, SKIP]
+def test_compact_is_never_chosen_where_it_is_no_smaller() -> None:
+    assert case([1, 1], [8, 8], 8, compact_ratio=1.0).solve()[0] == [KV, SKIP]
 
 
-def test_a_single_block_is_never_hidden() -> None:
+def test_a_single_block_is_never_compact() -> None:
     assert case([1, 1], [2, 2], 2).solve()[0] == [KV, SKIP]
 
 
 def test_smaller_requests_are_placed_after_a_misfit() -> None:
-    assert case([9, 8, 1], [6, 6, 2], 8, hidden_ratio=1.0).solve()[0] == [KV, SKIP, KV]
+    assert case([9, 8, 1], [6, 6, 2], 8, compact_ratio=1.0).solve()[0] == [KV, SKIP, KV]
 
 
 def test_one_big_request_beats_many_dense_small_ones() -> None:
-    assert case([2, 100], [2, 102], 102, hidden_ratio=1.0).solve()[0] == [SKIP, KV]
+    assert case([2, 100], [2, 102], 102, compact_ratio=1.0).solve()[0] == [SKIP, KV]
 
 
 def test_what_the_one_big_request_leaves_is_filled() -> None:
-    crowd = case([2, 99, 1, 0.125], [2, 100, 2, 1], 101, hidden_ratio=1.0)
+    crowd = case([2, 99, 1, 0.125], [2, 100, 2, 1], 101, compact_ratio=1.0)
     assert crowd.solve()[0] == [SKIP, KV, SKIP, KV]
 
 
 def test_missed_target_lowers_the_value() -> None:
-    late = case([9, 1], [8, 8], 8, flags=[PAST_TARGET, 0], hidden_ratio=1.0)
+    late = case([9, 1], [8, 8], 8, flags=[PAST_TARGET, 0], compact_ratio=1.0)
     assert late.solve()[0] == [SKIP, KV]
     late.decay = 0.5
     assert late.solve()[0] == [KV, SKIP]
@@ -323,7 +327,7 @@ def test_no_request_waits_beyond_the_bound() -> None:
         flags = [MUST_SCHEDULE if i in waiting and step - waiting[i] >= limit else 0 for i in ids]
         flags = [f | (0 if i in waiting else RESIDENT_KV) for i, f in zip(ids, flags, strict=True)]
         units = [arrivals[i] for i in ids]
-        choices = case(pending, units, 64, hidden_ratio=1.0, flags=flags, keep=[20.0] * len(ids)).solve()[0]
+        choices = case(pending, units, 64, compact_ratio=1.0, flags=flags, keep=[20.0] * len(ids)).solve()[0]
         placed = {i for i, choice in zip(ids, choices, strict=True) if choice != SKIP}
         for i in placed & waiting.keys():
             waited[i] = step - waiting.pop(i)
@@ -339,7 +343,7 @@ def test_hysteresis_stops_two_requests_from_taking_turns() -> None:
         for _ in range(50):
             pending = [p + 1 for p in pending]
             flags = [RESIDENT_KV if i == resident else 0 for i in range(2)]
-            choices = case(pending, [8, 8], 8, hidden_ratio=1.0, flags=flags, keep=[keep, keep]).solve()[0]
+            choices = case(pending, [8, 8], 8, compact_ratio=1.0, flags=flags, keep=[keep, keep]).solve()[0]
             placed = choices.index(KV)
             count += placed != resident
             resident, pending[placed] = placed, 0.0
@@ -354,12 +358,19 @@ def test_a_resident_keeps_its_kind_unless_memory_is_worth_more_than_rebuilding()
     assert crowd.solve()[0][0] == KV
     crowd.keep[0] = 0.0
     crowd.capacity = 12
-    assert crowd.solve()[0] == [HIDDEN, HIDDEN, HIDDEN]
+    assert crowd.solve()[0] == [COMPACT, COMPACT, COMPACT]
 
 
-def test_a_hidden_resident_may_become_kv_without_losing_its_bonus() -> None:
-    _, value, _ = case([1, 1], [8, 8], 15, flags=[RESIDENT_HIDDEN, 0], keep=[5.0, 0]).solve()
+def test_a_compact_resident_may_become_kv_without_losing_its_bonus() -> None:
+    _, value, _ = case([1, 1], [8, 8], 15, flags=[RESIDENT_COMPACT, 0], keep=[5.0, 0]).solve()
     assert value == 7.0
+
+
+def test_kv_may_become_compact_and_keep_a_part_of_its_bonus() -> None:
+    choices, value, _ = case([1, 1], [8, 8], 15, flags=[RESIDENT_KV, 0], keep=[4.0, 0], kept=0.75).solve()
+    assert (choices, value) == ([KV, COMPACT], 6.0)  # the other gives in first
+    choices, value, _ = case([1, 2], [8, 8], 8, flags=[RESIDENT_KV, 0], keep=[4.0, 0], kept=0.75).solve()
+    assert (choices, value) == ([COMPACT, COMPACT], 6.0)
 
 
 def test_candidates_of_unequal_length_are_refused() -> None:

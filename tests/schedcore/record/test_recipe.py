@@ -43,7 +43,7 @@ def test_a_config_is_a_config() -> None:
     assert config.num_groups == 2
 
 
-@pytest.mark.parametrize("kind", ["NoSuchThing", "algorithms", "__name__", "knapsack_hidden_units"])
+@pytest.mark.parametrize("kind", ["NoSuchThing", "algorithms", "__name__", "knapsack_compact_units"])
 def test_only_classes_of_the_core_can_be_made(kind: str) -> None:
     with pytest.raises(ValueError, match="the core has no class"):
         Recipe(kind, {}).build()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 
 from schedcore._core import MoveKind
@@ -33,7 +34,9 @@ def open_mover() -> Iterator[TierMover]:
         mover.close()
 
 
-def plan_that_loads(units: list[int], *, projected_units: list[int]) -> SimpleNamespace:
+def plan_that_loads(
+    units: list[int], *, projected_units: Sequence[int] = (), rounded_units: Sequence[int] = ()
+) -> SimpleNamespace:
     return SimpleNamespace(
         move_ids=np.array([LOAD], np.int32),
         move_kinds=np.array([MoveKind.LOAD], np.int32),
@@ -43,6 +46,7 @@ def plan_that_loads(units: list[int], *, projected_units: list[int]) -> SimpleNa
         move_peers=np.array([-1], np.int32),
         block_table_unit=np.zeros(0, np.int32),
         projected_units=np.array(projected_units, np.int32),
+        rounded_units=np.array(rounded_units, np.int32),
     )
 
 
@@ -56,9 +60,10 @@ def ended_so_far(mover: TierMover) -> list[int]:
     return ended[:-1]
 
 
-def test_a_load_into_units_that_the_step_projects_begins_when_the_step_is_over() -> None:
+@pytest.mark.parametrize("change", ["projected_units", "rounded_units"])
+def test_a_load_into_units_that_the_step_changes_first_begins_when_the_step_is_over(change: str) -> None:
     with open_mover() as mover:
-        mover.begin(plan_that_loads([2, 5], projected_units=[4, 5]))  # type: ignore[arg-type]
+        mover.begin(plan_that_loads([2, 5], **{change: [4, 5]}))  # type: ignore[arg-type]
         assert ended_so_far(mover) == []
         assert mover._pool.data.sum() == 0
         mover.finish_step()

@@ -19,10 +19,10 @@ def test_tokens_units_and_conversions_by_kind() -> None:
         NO_STATS,
         num_units=400,
         num_free_units=100,
-        num_kind_tokens=[800, 1600],
-        num_kind_units=[100, 100],
+        num_kind_tokens=[800, 1600, 400],
+        num_kind_units=[100, 100, 50],
         num_uncached_tokens=32,
-        num_conversions=[1, 2, 3],
+        num_conversions=[1, 2, 3, 4],
         num_ratio_steps=list(range(len(RatioReason))),
         max_running=24,
         uncached_ratio=0.25,
@@ -30,11 +30,11 @@ def test_tokens_units_and_conversions_by_kind() -> None:
         num_loaded_tokens=32,
     )
     found = scrape(FORMS, stats)
-    assert [found["hocket_cache_tokens", kind] for kind in ("kv", "hidden", "uncached")] == [800, 1600, 32]
-    assert [found["hocket_cache_kind_units", kind] for kind in ("kv", "hidden")] == [100, 100]
-    assert [found["hocket_cache_kind_usage_ratio", kind] for kind in ("kv", "hidden")] == [0.25, 0.25]
-    changes = ("hidden_to_kv", "kv_to_uncached", "uncached_to_kv")
-    assert [found["hocket_cache_conversions_total", change] for change in changes] == [1, 2, 3]
+    assert [found["hocket_cache_tokens", kind] for kind in ("kv", "hidden", "int8", "uncached")] == [800, 1600, 400, 32]
+    assert [found["hocket_cache_kind_units", kind] for kind in ("kv", "hidden", "int8")] == [100, 100, 50]
+    assert [found["hocket_cache_kind_usage_ratio", kind] for kind in ("kv", "hidden", "int8")] == [0.25, 0.25, 0.125]
+    changes = ("hidden_to_kv", "kv_to_uncached", "uncached_to_kv", "kv_to_int8")
+    assert [found["hocket_cache_conversions_total", change] for change in changes] == [1, 2, 3, 4]
     assert (found["hocket_solver_max_running",], found["hocket_solver_uncached_ratio",]) == (24, 0.25)
     assert found["hocket_solver_steps_total", "targets"] == RatioReason.TARGETS
     assert [found["hocket_uncached_tokens_total", source] for source in ("compute", "host")] == [160, 32]
