@@ -207,9 +207,7 @@ class BatchPlan:
     block_table_index: Int64
     block_table_unit: Int32
     preempted_ids: UInt64
-    cache_kinds: (
-        Int32  # CacheKind per sequence, or empty where no form other than KV is possible
-    )
+    cache_kinds: Int32  # CacheKind per sequence, or empty where no form other than KV is possible
     uncached_tokens: Int32  # per sequence, or empty where all tokens are cached as KV or int8; so are the next two
     hidden_tokens: Int32
     missing_tokens: Int32
@@ -356,8 +354,8 @@ class Scheduler:
     def stats(self) -> dict[str, Any]:
         """num_running, num_waiting (lists per class), num_units, num_free_units, num_cached_units,
         num_kind_tokens and num_kind_units (lists per CacheKind), num_uncached_tokens, num_conversions (hidden to K and
-        V, K and V to uncached, back, K and V to int8), num_ratio_steps (list per RatioReason), max_running (None: everybody),
-        uncached_ratio,
+        V, K and V to uncached, back, K and V to int8), num_ratio_steps (list per RatioReason), max_running (None:
+        everybody), uncached_ratio,
         num_steps, num_prompt_tokens, num_output_tokens, num_cached_prompt_tokens, num_queried_prompt_tokens,
         num_preemptions, num_evicted_blocks, num_preempted and class_seconds (lists per RequestClass),
         offline_only_seconds, num_finished (list per FinishReason), step_time_error_ratio, and of tiers and sessions:

@@ -1,4 +1,4 @@
-"""Does it pay to keep requests as hidden states, or to recompute some of their tokens in every step? Live, in bursts.
+"""Does it pay to keep requests as hidden states or in int8, or to recompute some tokens in every step? Live, in bursts.
 
     python -m bench.run.cache_forms                        # about ten minutes; docs/results/cache_forms.md and .png
     python -m bench.run.cache_forms --quick --output /tmp  # two minutes, to see whether everything works
@@ -7,9 +7,9 @@
 
 The 100m model has as many KV heads as heads, so that hidden states take half of K and V. Its pool (--cache) holds a
 handful of requests, far fewer than the processor could decode together. Policy hocket with cache kinds and partial
-caching off, each alone, and both, and partial caching with copies on the host; beside it fcfs with K and V, and with
-every request as hidden states. All without prefix caching, which partial caching excludes. Steps are calibrated first,
-steps with hidden-cached tokens among them.
+caching off, each alone, and both, and partial caching with copies on the host; single requests in int8, and a cache
+that is in int8 throughout; beside it fcfs with K and V, and with every request as hidden states. All without prefix
+caching, which partial caching excludes. Steps are calibrated first, steps with hidden-cached tokens among them.
 
 Capacity is what a closed loop of --capacity-concurrency gets through with everything off; arrivals come in bursts
 (gamma, --cv) at --loads of it. All settings see the same arrivals, load by load in turns, after the same warm-up.
@@ -49,6 +49,7 @@ from schedcore.simulation.workloads.token_ids import Prompts
 from schedcore.simulation.workloads.workload import make_workload
 
 OFF, KINDS, RATIO, BOTH, COPIES = "off", "kinds", "ratio", "kinds and ratio", "ratio, host copies"
+INT8, INT8_CACHE = "some in int8", "cache in int8"
 ALL_KV, ALL_HIDDEN = "fcfs", "fcfs, all hidden"
 SETTINGS = {
     OFF: "--scheduling-policy hocket",
@@ -56,16 +57,23 @@ SETTINGS = {
     RATIO: "--scheduling-policy hocket --partial-caching",
     BOTH: "--scheduling-policy hocket --cache-kinds auto --partial-caching",
     COPIES: "--scheduling-policy hocket --partial-caching --host-cache-bytes 512M",
+    INT8: "--scheduling-policy hocket --cache-kinds int8",
+    INT8_CACHE: "--scheduling-policy hocket --kv-cache-dtype int8",
     ALL_KV: "--scheduling-policy fcfs",
     ALL_HIDDEN: "--scheduling-policy fcfs --cache-kinds hidden",
 }
+COMPARED = (
+    *((setting, OFF) for setting in (KINDS, RATIO, BOTH, COPIES, INT8, INT8_CACHE)),
+    (INT8, INT8_CACHE),
+    (ALL_HIDDEN, ALL_KV),
+)
 SEED_OF_WARM_UP = 99
 SURE = 2.0  # standard errors, from which on a difference is one
 HEADER = (
     "setting", "load", "attained %", "TTFT %", "ITL %", "goodput/s", "TTFT p50", "p99", "ITL p50", "p99", "tokens/s",
-    "most requests", "most tokens", "hidden", "uncached", "conversions", "preemptions", "noise %", "errors",
+    "most requests", "most tokens", "hidden", "int8", "uncached", "conversions", "preemptions", "noise %", "errors",
 )  # fmt: skip
-SHOWN = (0, 1, 2, 3, 4, 5, 12, 16)  # on the page
+SHOWN = (0, 1, 2, 3, 4, 5, 12, 17)  # on the page
 
 
 class Measurement(msgspec.Struct, frozen=True):
@@ -133,7 +141,8 @@ class CacheForms:
             found = uvloop.run(self._run(server, load, rate))
         print(
             f"{server.name} at {load:g}: attained {found.attainment.both:.1%}, hidden "
-            f"{found.use.num_tokens['hidden']:.0f}, uncached {found.use.num_tokens['uncached']:.0f} tokens",
+            f"{found.use.num_tokens['hidden']:.0f}, in int8 {found.use.num_tokens['int8']:.0f}, uncached "
+            f"{found.use.num_tokens['uncached']:.0f} tokens",
             file=sys.stderr,
         )
         return found
@@ -209,7 +218,7 @@ def verdict(document: Document, even: BreakEven) -> list[str]:
     """One line per form and load, and what the measured step times say."""
     by_cell = {(m.setting, m.load): m for m in document.measurements}
     lines = []
-    for setting, base in ((KINDS, OFF), (RATIO, OFF), (BOTH, OFF), (COPIES, OFF), (ALL_HIDDEN, ALL_KV)):
+    for setting, base in COMPARED:
         for load in dict.fromkeys(m.load for m in document.measurements):
             with_it, without = by_cell.get((setting, load)), by_cell.get((base, load))
             if with_it is not None and without is not None:
@@ -231,7 +240,8 @@ def _compare(with_it: Measurement, without: Measurement) -> str:
     use = with_it.use
     return (
         f"{with_it.setting} at load {with_it.load:g}: {points:+.1f} ± {error:.1f} points against {without.setting}: "
-        f"{says}; at most {use.num_tokens['hidden']:.0f} tokens hidden, {use.num_tokens['uncached']:.0f} uncached"
+        f"{says}; at most {use.num_tokens['hidden']:.0f} tokens hidden, {use.num_tokens['int8']:.0f} in int8, "
+        f"{use.num_tokens['uncached']:.0f} uncached"
     )
 
 
@@ -240,7 +250,7 @@ def describe(document: Document, arguments: argparse.Namespace, even: BreakEven)
     machine, targets, each = document.machine, document.targets, document.profile.coefficients
     prompt_len, output_len = arguments.lengths
     lines = [
-        "# Live: hidden states and partial caching under memory pressure",
+        "# Live: hidden states, int8 and partial caching under memory pressure",
         "",
         f"**Measured.** `{document.command}`, {document.date[:10]}, commit {document.commit}; {machine.cpu}, "
         f"{machine.num_cores} cores, load average before {machine.load_average:.2f}. Model {document.model}.",
@@ -283,7 +293,7 @@ def _row(m: Measurement) -> list[str]:
         for field in ("p50", "p99")
     ]
     shares = [f"{100 * share:.1f}" for share in (m.attainment.both, m.attainment.ttft, m.attainment.itl)]
-    counts = [use.num_running, use.num_all_tokens, use.num_tokens["hidden"], use.num_tokens["uncached"]]
+    counts = [use.num_running, use.num_all_tokens, *(use.num_tokens[kind] for kind in ("hidden", "int8", "uncached"))]
     counts += [use.num_conversions, use.num_preemptions]
     return [
         m.setting,

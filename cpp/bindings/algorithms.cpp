@@ -34,8 +34,8 @@ void bind_knapsack(py::module_& m) {
              const Array<int32_t>& compact_units, const Array<uint8_t>& flags, const Array<float>& keep_seconds,
              int64_t capacity) {
             require(capacity >= 0, "capacity must not be negative");
-            const KnapsackResult result =
-                self.solve(knapsack_candidates(pending_seconds, kv_units, compact_units, flags, keep_seconds), capacity);
+            const KnapsackResult result = self.solve(
+                knapsack_candidates(pending_seconds, kv_units, compact_units, flags, keep_seconds), capacity);
             return py::make_tuple(as_array(result.choices), result.value, result.units);
           },
           py::arg("pending_seconds"), py::arg("kv_units"), py::arg("compact_units"), py::arg("flags"),

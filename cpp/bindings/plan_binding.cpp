@@ -38,9 +38,7 @@ py::array_t<uint64_t> move_keys(const PlanObject& object) { return two_columns<u
 py::array_t<int32_t> projections(const PlanObject& object) {
   return two_columns<int32_t>(object.plan->forms.projections);
 }
-py::array_t<int32_t> roundings(const PlanObject& object) {
-  return two_columns<int32_t>(object.plan->forms.roundings);
-}
+py::array_t<int32_t> roundings(const PlanObject& object) { return two_columns<int32_t>(object.plan->forms.roundings); }
 
 void bind_batch_plan(py::module_& module) {
   using Object = PlanObject;

@@ -28,8 +28,8 @@ class SchedulerObject {
   py::object schedule(double now) {
     const BatchPlan& plan = scheduler_->schedule(now);
     if (!plan_) {
-      plan_ = py::cast(PlanObject{&plan, owner_, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {},
-                                  {},    {},     {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
+      plan_ = py::cast(PlanObject{&plan, owner_, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {},
+                                  {},    {},     {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
     }
     return plan_;
   }

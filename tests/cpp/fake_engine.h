@@ -61,7 +61,7 @@ class FakeEngine {
   int64_t num_restored = 0;
   int64_t num_projected = 0;
   int64_t num_rounded = 0;
-  int64_t num_in_int8 = 0;  // read
+  int64_t num_in_int8 = 0;      // read
   int64_t num_loaded = 0;       // blocks, from the host tier
   int64_t num_step_loaded = 0;  // of these, while their step ran
   int64_t num_fetched = 0;

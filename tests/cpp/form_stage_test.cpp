@@ -92,7 +92,7 @@ TEST(form_stage, int8_lets_one_in_and_leaves_who_runs_as_it_is_where_that_is_eno
 }
 
 TEST(form_stage, who_runs_is_rounded_in_place_and_goes_on) {
-  PolicyWorld world(int8_config(10));  // 20 units
+  PolicyWorld world(int8_config(10));                      // 20 units
   const Slot a = world.runs("a", 1, {.num_prompt = 100});  // 14 as K and V
   world.waits("b", {.num_prompt = 100, .first_token = 500});
   const Composition composition = world.compose();

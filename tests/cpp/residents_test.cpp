@@ -51,7 +51,7 @@ TEST(residents, in_int8_all_blocks_are_its_own) {
   world.is_cached(prompt_of(40));
   const Slot little = world.waits("little", prompt_of(40));  // 3 blocks, 2 of them cached
   CHECK_EQ(needed(world, little).kv, 2);
-  CHECK_EQ(needed(world, little).compact, 2);  // 3 would be more: it is not offered
+  CHECK_EQ(needed(world, little).compact, 2);             // 3 would be more: it is not offered
   const Slot much = world.waits("much", prompt_of(100));  // 7 blocks, 2 of them cached
   CHECK_EQ(needed(world, much).kv, 10);
   CHECK_EQ(needed(world, much).compact, 7);

@@ -81,7 +81,9 @@ struct SchedulerConfig {
   int32_t hidden_units_per_block() const { return hidden_units_per_group * num_groups(); }
   // The kind that takes less than K and V, as far as there is one.
   CacheKind compact_kind() const { return int8_units_per_group > 0 ? CacheKind::kInt8 : CacheKind::kHidden; }
-  int32_t compact_units_per_block() const { return std::max(hidden_units_per_group, int8_units_per_group) * num_groups(); }
+  int32_t compact_units_per_block() const {
+    return std::max(hidden_units_per_group, int8_units_per_group) * num_groups();
+  }
   // Whether some tokens' K and V are made anew in every step.
   bool has_forms() const { return hidden_units_per_group > 0 || enable_partial_caching; }
   bool has_kinds() const { return compact_units_per_block() > 0; }

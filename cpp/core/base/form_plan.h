@@ -50,7 +50,8 @@ struct FormPlan {
 
   // After the tables have changed, before anything else of the step is written.
   std::vector<Rounding> roundings;
-  std::vector<int32_t> rounded_units;  // [num_roundings][units per block], as the tables named them: group by group K, V
+  std::vector<int32_t>
+      rounded_units;  // [num_roundings][units per block], as the tables named them: group by group K, V
 
   bool has_copies() const { return !copy_slots.empty(); }
 

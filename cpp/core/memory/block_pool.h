@@ -46,7 +46,9 @@ class BlockPool {
   int32_t num_free_units() const { return pool_.num_free() + static_cast<int32_t>(whole_.size()) * units_per_block_; }
   int32_t units_per_block() const { return units_per_block_; }  // of KV
   int32_t compact_units_per_block() const { return compact_units_per_block_; }
-  int32_t units_of(CacheKind kind) const { return kind == CacheKind::kKv ? units_per_block_ : compact_units_per_block_; }
+  int32_t units_of(CacheKind kind) const {
+    return kind == CacheKind::kKv ? units_per_block_ : compact_units_per_block_;
+  }
   int32_t num_units() const { return pool_.num_units(); }
 
   // Throws CoreError on the first broken invariant. O(num_units).

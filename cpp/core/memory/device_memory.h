@@ -6,10 +6,10 @@
 //   [num_indexed, num_blocks)  owned by the row; not computed yet, or not complete
 //
 // A row of another form than KV (cache_form.h) is private: what it owns is not offered to the prefix cache. Its own
-// blocks are hidden ones, or in int8, or the first of them are uncached, their tokens recomputed in every step. A hidden
-// row may still stand on a cached KV prefix; a row with uncached blocks cannot. So a row that shares its blocks with
-// nobody takes them out of the cache when it becomes one, and offers them again once it has them all. A row in int8 has
-// all of its blocks in it: of those that were cached it gets copies, rounded, and gives up the cached ones.
+// blocks are hidden ones, or in int8, or the first of them are uncached, their tokens recomputed in every step. A
+// hidden row may still stand on a cached KV prefix; a row with uncached blocks cannot. So a row that shares its blocks
+// with nobody takes them out of the cache when it becomes one, and offers them again once it has them all. A row in
+// int8 has all of its blocks in it: of those that were cached it gets copies, rounded, and gives up the cached ones.
 //
 // Memory is counted in units, since a block of a compact kind takes fewer of them than a KV block.
 //
@@ -205,7 +205,7 @@ class DeviceMemory final : public MemoryView {
   std::vector<int32_t> capacity_;       // tokens that the row's blocks can hold
   std::vector<int32_t> next_index_at_;  // computed tokens that complete the next block to index
 
-  int32_t total_promised_ = 0;   // over rows that are not withheld
+  int32_t total_promised_ = 0;    // over rows that are not withheld
   int32_t num_compact_rows_ = 0;  // that are not withheld
   int32_t num_withheld_rows_ = 0;
   int32_t num_withheld_units_ = 0;  // owned by withheld rows

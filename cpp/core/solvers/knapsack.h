@@ -18,9 +18,9 @@
 // the extra seconds that one KV unit's worth of tokens costs every step when it is kept as compact. keep_i is the
 // hysteresis: the seconds it would cost to build the candidate's cache again.
 //
-// solve() is the greedy over marginal gains per unit, on each candidate's concave hull: `nothing -> compact -> kv` where
-// the compact step gains at least as much per unit as full KV does, `nothing -> kv` otherwise. It takes what fits in
-// order of density and goes on after a misfit; if the best candidate alone is worth more, that one is placed first.
+// solve() is the greedy over marginal gains per unit, on each candidate's concave hull: `nothing -> compact -> kv`
+// where the compact step gains at least as much per unit as full KV does, `nothing -> kv` otherwise. It takes what fits
+// in order of density and goes on after a misfit; if the best candidate alone is worth more, that one is placed first.
 // The value is at least half of the optimum among all selections with the same starving candidates.
 //
 // Starvation bound. Candidates flagged kMustSchedule are placed before all others, longest pending first, in the
@@ -41,7 +41,7 @@ enum class KnapsackChoice : uint8_t { kSkip = 0, kCompact = 1, kKv = 2 };
 
 struct KnapsackOptions {
   double compact_seconds_per_unit = 0.0;  // alpha, seconds per KV unit and step, >= 0
-  double past_target_decay = 0.0;        // 0: near-zero value as in the paper; 0.4: its softer variant; 1: none
+  double past_target_decay = 0.0;         // 0: near-zero value as in the paper; 0.4: its softer variant; 1: none
   double kept_share = 0.0;                // kappa, of keep_i when KV becomes compact, 0 to 1; 0: it must be built again
 };
 
@@ -54,7 +54,7 @@ struct KnapsackCandidates {
 
   std::span<const float> pending_seconds;  // p_i >= 0
   std::span<const int32_t> kv_units;       // m_i >= 1, units as full KV after this step
-  std::span<const int32_t> compact_units;   // >= 1, units as compact; not offered where it is no less than m_i
+  std::span<const int32_t> compact_units;  // >= 1, units as compact; not offered where it is no less than m_i
   std::span<const uint8_t> flags;          // any of the bits above
   std::span<const float> keep_seconds;     // keep_i >= 0; ignored for those that reside nowhere
   int32_t num_delayed = 0;                 // N; 0: the candidates are all

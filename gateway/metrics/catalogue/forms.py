@@ -30,8 +30,8 @@ FORMS = Chapter(
             "Tokens in device memory by kind, and those recomputed in every step.",
             lambda r: _tokens(r.stats),
             ("kind",),
-            "As `kv`, as `hidden` states or as K and V in `int8`, of running requests and of the prefix cache; what several requests share "
-            "counts once. `uncached`: tokens of running requests that are not there.",
+            "As `kv`, as `hidden` states or as K and V in `int8`, of running requests and of the prefix cache; what "
+            "several requests share counts once. `uncached`: tokens of running requests that are not there.",
         ),
         Family(
             Kind.GAUGE,
@@ -59,7 +59,8 @@ FORMS = Chapter(
             lambda r: dict(zip(_CONVERSIONS, r.stats.num_conversions or [0] * len(_CONVERSIONS), strict=True)),
             ("change",),
             "`hidden_to_kv` by projection, `kv_to_uncached` some blocks were given up, `uncached_to_kv` some came "
-            "back, `kv_to_int8` rounded for good. From K and V to hidden states there is no way but to compute again: that is a preemption.",
+            "back, `kv_to_int8` rounded for good. From K and V to hidden states there is no way but to compute again: that "
+            "is a preemption.",
         ),
         Family(
             Kind.GAUGE,

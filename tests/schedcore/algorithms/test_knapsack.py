@@ -34,7 +34,9 @@ class Case:
     block_units: int = 2
 
     def solve(self) -> tuple[list[int], float, int]:
-        compact = [algorithms.knapsack_compact_units(m, self.compact_ratio, self.block_units) for m in self.units.tolist()]
+        compact = [
+            algorithms.knapsack_compact_units(m, self.compact_ratio, self.block_units) for m in self.units.tolist()
+        ]
         choices, value, units = algorithms.Knapsack(
             compact_seconds_per_unit=self.alpha, past_target_decay=self.decay, kept_share=self.kept
         ).solve(self.pending, self.units, np.array(compact, np.int32), self.flags, self.keep, self.capacity)
