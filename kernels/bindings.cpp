@@ -54,10 +54,19 @@ struct Step {
 };
 
 PagedPool make_pool(Pointer data, Pointer block_table, int64_t layers_per_unit, int64_t block_size,
-                    int64_t num_kv_heads, int64_t head_dim, int64_t num_groups, int64_t max_blocks, int dtype) {
-  return {
-      to_pointer(data), to_const<int32_t>(block_table), layers_per_unit, block_size, num_kv_heads, head_dim, num_groups,
-      max_blocks,       static_cast<DType>(dtype)};
+                    int64_t num_kv_heads, int64_t head_dim, int64_t num_groups, int64_t max_blocks, int64_t vector_size,
+                    int dtype, Pointer int8_rows) {
+  return {to_pointer(data),
+          to_const<int32_t>(block_table),
+          layers_per_unit,
+          block_size,
+          num_kv_heads,
+          head_dim,
+          num_groups,
+          max_blocks,
+          vector_size,
+          static_cast<DType>(dtype),
+          to_const<uint8_t>(int8_rows)};
 }
 
 Step make_step(const PagedPool& pool, Pointer positions, Pointer token_row, Pointer rows, Pointer query_start,

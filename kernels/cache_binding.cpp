@@ -6,6 +6,7 @@
 #include "bindings.h"
 #include "cache/hidden_gather.h"
 #include "cache/hidden_write.h"
+#include "cache/int8_blocks.h"
 #include "cache/project_rope_write.h"
 #include "cache/unit_copy.h"
 #include "landing.h"
@@ -58,6 +59,11 @@ void project_rope_write(Pointer k, Pointer v, Pointer k_norm, Pointer cos_sin, P
   HOCKET_LAUNCH(project_rope_write, args, stream);
 }
 
+void int8_blocks(const PagedPool& pool, Pointer from_units, Pointer to_units, int64_t num_blocks, Pointer workspace) {
+  check(int8_blocks_cpu(
+      {pool, to_const<int32_t>(from_units), to_const<int32_t>(to_units), num_blocks, to_pointer(workspace)}));
+}
+
 void unit_copy(Pointer to, Pointer from, Pointer to_units, Pointer from_units, int64_t num_units, int64_t unit_bytes,
                bool is_alone, int64_t stream) {
   const UnitCopyArgs args{
@@ -73,6 +79,7 @@ void bind_cache(py::module_& module) {
   module.def("hidden_write", &hidden_write, no_lock);
   module.def("hidden_gather", &hidden_gather, no_lock);
   module.def("project_rope_write", &project_rope_write, no_lock);
+  module.def("int8_blocks", &int8_blocks, no_lock);
   module.def("unit_copy", &unit_copy, no_lock);
   module.def(
       "land", [](Pointer counter, int32_t num_groups) { land(static_cast<int32_t*>(to_pointer(counter)), num_groups); },

@@ -27,7 +27,9 @@ class PagedPool:
         head_dim: int,
         num_groups: int,
         max_blocks: int,
+        vector_size: int,
         dtype: int,
+        int8_rows: int,
         /,
     ) -> None: ...
 
@@ -155,6 +157,14 @@ def project_rope_write(
     stream: int,
     /,
 ) -> None: ...
+def int8_blocks(
+    pool: PagedPool,
+    from_units: int,
+    to_units: int,
+    num_blocks: int,
+    workspace: int,
+    /,
+) -> None: ...  # CPU only
 def unit_copy(
     to: int,
     source: int,

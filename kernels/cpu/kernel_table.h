@@ -4,6 +4,7 @@
 #include "allow_tokens.h"
 #include "cache/hidden_gather.h"
 #include "cache/hidden_write.h"
+#include "cache/int8_blocks.h"
 #include "cache/project_rope_write.h"
 #include "cache/rope_kv_write.h"
 #include "cache/unit_copy.h"
@@ -29,6 +30,7 @@
   X(hidden_gather, HiddenGatherArgs)          \
   X(hidden_write, HiddenWriteArgs)            \
   X(project_rope_write, ProjectRopeWriteArgs) \
+  X(int8_blocks, Int8BlocksArgs)              \
   X(unit_copy, UnitCopyArgs)
 
 namespace hocket::cpu {

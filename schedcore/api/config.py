@@ -19,11 +19,16 @@ DTYPE_ALIASES = (("half", "float16"), ("float", "float32"))
 QUANTIZATIONS = ("int8", "int4", "int8-weights")
 KV_CACHE_DTYPES = ("auto", "bfloat16", "int8")
 SPECULATIONS = ("auto", "off")
-CACHE_KINDS = ("kv", "auto", "hidden")
+CACHE_KINDS = ("kv", "auto", "hidden", "int8")
 STARVING_TURN_MS = 2000.0  # that who had waited for long is served while others have waited as long
 VLLM_POLICY = "vllm"  # of the vLLM engine: its scheduler is left as it is
 
-_KIND_POLICIES = {"kv": (*POLICIES, VLLM_POLICY), "auto": ("apt", "hocket"), "hidden": ("fcfs",)}  # that decide so
+_KIND_POLICIES = {  # that decide so
+    "kv": (*POLICIES, VLLM_POLICY),
+    "auto": ("apt", "hocket"),
+    "hidden": ("fcfs",),
+    "int8": ("apt", "hocket", "fcfs"),
+}
 _PARTIAL_POLICIES = ("ellm", "hocket")
 
 
@@ -161,12 +166,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
         Range(0.01, 1),
     ] = None
-    cache_kinds: Annotated[  # auto: hidden states where the scheduler expects to gain
+    cache_kinds: Annotated[  # auto, int8: hidden states, or int8, where the scheduler expects to gain
         str,
         _engine(
             "auto: where memory is short, requests may be kept as hidden states, half of K and V on models with as "
-            "many KV heads as heads, and projected in every step; hidden: all are, under policy fcfs "
-            "(default: {default})"
+            "many KV heads as heads, and projected in every step; hidden: all are, under policy fcfs; int8: where "
+            "memory is short, requests may be rounded to half of K and V, on every model, on CPU; their answers may "
+            "then differ a little (default: {default})"
         ),
         OneOf(CACHE_KINDS),
     ] = "kv"
@@ -269,6 +275,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if self.kv_cache_dtype == "int8":
             _require(kinds == "kv", f"kv_cache_dtype int8 keeps K and V only: cache_kinds must be kv, not {kinds}")
             _require(not self.partial_caching, "kv_cache_dtype int8 keeps every token: partial_caching must be off")
+        if kinds == "int8":
+            _require(not self.partial_caching, "cache_kinds int8 keeps every token: partial_caching must be off")
         deciding = _KIND_POLICIES[kinds]
         _require(
             self.policy in deciding, f"cache_kinds {kinds} needs policy {' or '.join(deciding)}, not {self.policy}"

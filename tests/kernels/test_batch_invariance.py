@@ -6,6 +6,7 @@ The oracle is the kernel itself: a query alone, on one thread. What is right is 
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pytest
@@ -59,10 +60,16 @@ class World:
 
 
 def make_world(
-    lengths: list[int], num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, sliding_window: int = 0
+    lengths: list[int],
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    sliding_window: int = 0,
+    in_int8: Collection[int] | None = None,
 ) -> World:
     sequences = [Sequence(n, n) for n in lengths]
-    paged = make_paged_batch(sequences, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
+    paged = make_paged_batch(sequences, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype, in_int8=in_int8)
     return World(paged, sequences, torch.randn(paged.num_tokens, num_heads, head_dim), sliding_window)
 
 
@@ -97,12 +104,24 @@ def test_attention_of_chunks_and_companies(
 
 
 @pytest.mark.parametrize("dtype", POOL_DTYPES)
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(4, 4, 32), (8, 2, 64), (3, 1, 128), (14, 1, 80)])
+@pytest.mark.parametrize("sliding_window", [0, 70])
+def test_attention_of_rows_in_int8_and_others(
+    cpu_device: KernelDevice, num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, sliding_window: int
+) -> None:
+    lengths = [1, 65, 140, 65]
+    world = make_world(lengths, num_heads, num_kv_heads, head_dim, dtype, sliding_window, in_int8=[0, 2])
+    assert_invariant(world, seed=1, num_examples=2)
+
+
+@pytest.mark.parametrize("dtype", POOL_DTYPES)
 @pytest.mark.parametrize("sliding_window", [0, 600])
+@pytest.mark.parametrize("in_int8", [None, [0, 2, 7], [1, 3, 30]], ids=["none", "itself", "others"])
 def test_attention_of_a_long_sequence_split_or_not(
-    cpu_device: KernelDevice, dtype: torch.dtype, sliding_window: int
+    cpu_device: KernelDevice, dtype: torch.dtype, sliding_window: int, in_int8: list[int] | None
 ) -> None:
     """Alone its keys are split among threads, in company they are not."""
-    world = make_world([1500, *[3] * 30], 2, 1, 32, dtype, sliding_window)
+    world = make_world([1500, *[3] * 30], 2, 1, 32, dtype, sliding_window, in_int8)
     others = [(s, 0, 3) for s in range(1, 31)]
     for begin, end in ((1499, 1500), (1490, 1500), (700, 701), (1400, 1500)):
         alone = world.attend([(0, begin, end)])[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,21 +38,22 @@ def load(folder: Path, dtype: str = "float32", quantization: str | None = None) 
     return load_model(folder, read_model_config(folder), dtype=dtype, quantization=quantization)[0]
 
 
-def make_pool(model: DecoderModel, dtype: torch.dtype) -> PagedPool:
+def make_pool(model: DecoderModel, dtype: torch.dtype, int8_rows: Collection[int] | None = None) -> PagedPool:
     config = model.config
     num_groups = -(-config.num_layers // LAYERS_PER_UNIT)
-    size = vector_size(config.num_kv_heads, config.head_dim, dtype)
+    size = vector_size(config.num_kv_heads, config.head_dim, dtype, has_int8_rows=int8_rows is not None)
     junk = 1 if dtype is torch.int8 else 1e4
     data = torch.full((NUM_UNITS, LAYERS_PER_UNIT, BLOCK_SIZE, size), junk, dtype=dtype)
     table = torch.zeros(MAX_SEQS, num_groups, 2, 256 // BLOCK_SIZE, dtype=torch.int32)
-    return PagedPool(data, table, config.num_kv_heads, config.head_dim)
+    rows = None if int8_rows is None else torch.tensor([r in int8_rows for r in range(MAX_SEQS)], dtype=torch.uint8)
+    return PagedPool(data, table, config.num_kv_heads, config.head_dim, int8_rows=rows)
 
 
 class World:
     """Random requests under the real scheduler: chunks, decodes and both in one step."""
 
-    def __init__(self, model: DecoderModel, dtype: torch.dtype) -> None:
-        self.pools = [make_pool(model, dtype) for _ in range(2)]
+    def __init__(self, model: DecoderModel, dtype: torch.dtype, int8_rows: Collection[int] | None = None) -> None:
+        self.pools = [make_pool(model, dtype, int8_rows) for _ in range(2)]
         layer_by_layer = LayerByLayer(model, self.pools[1], StepInputs(self.pools[1]))
         self.forwards: list[Forward] = [
             make_forward(model, self.pools[0], max_num_seqs=MAX_SEQS),
@@ -87,7 +89,7 @@ class World:
                 tokens, of_tokens = forward.greedy(plan)
                 assert tokens.tolist() == logits[0].argmax(-1).tolist()
                 assert torch.equal(of_tokens, logits[0])
-            assert torch.equal(self.pools[0].data, self.pools[1].data)
+            assert torch.equal(*(pool.data.view(torch.uint8) for pool in self.pools))
             self.core.commit(logits[0].argmax(-1).to(torch.int32).numpy(), 0.0)
             num_steps += 1
         return num_steps
@@ -127,6 +129,16 @@ def test_products_may_be_of_several_forms(tmp_path: Path, dtype: torch.dtype) ->
 @pytest.mark.usefixtures("cpu_device")
 def test_the_cache_may_be_in_int8(folder: Path) -> None:
     world = World(load(folder, "bfloat16"), torch.int8)
+    world.add_requests([1, 5, 70, 17, 100, 33], seed=3)
+    assert world.run() > 10
+
+
+@pytest.mark.usefixtures("cpu_device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_some_rows_may_be_in_int8(folder: Path, dtype: torch.dtype) -> None:
+    """Of the units that the scheduler gave a row for K and V, those at the first places are its units for both."""
+    world = World(load(folder, str(dtype).removeprefix("torch.")), dtype, int8_rows=[1, 2, 4])
+    assert isinstance(world.forwards[0], NativeForward)
     world.add_requests([1, 5, 70, 17, 100, 33], seed=3)
     assert world.run() > 10
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.kernel_device import KernelDevice
-from fakes.paged_batch import PagedBatch, Sequence, make_paged_batch
+from fakes.paged_batch import PagedBatch, Sequence, alone, make_paged_batch
 from worker import ops
-from worker.batch.paged_pool import StepBatch
 from worker.ops import native, reference
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int8]
@@ -26,25 +24,6 @@ def share(paged: PagedBatch, sequence: int, other: int, num_tokens: int) -> None
     table, rows = paged.pool.block_table, paged.batch.rows
     blocks = num_tokens // paged.pool.block_size
     table[rows[sequence], :, :, :blocks] = table[rows[other], :, :, :blocks]
-
-
-def alone(batch: StepBatch, sequence: int) -> tuple[StepBatch, slice]:
-    """One sequence of a batch, and which of the batch's tokens are its own."""
-    begin, end = batch.query_start[sequence : sequence + 2].tolist()
-    tokens = slice(begin, end)
-    one = replace(
-        batch,
-        token_ids=batch.token_ids[tokens],
-        positions=batch.positions[tokens],
-        token_row=batch.token_row[tokens],
-        query_start=torch.tensor([0, end - begin], dtype=torch.int32),
-        seq_lens=batch.seq_lens[sequence : sequence + 1],
-        rows=batch.rows[sequence : sequence + 1],
-        sample_tokens=torch.zeros(1, dtype=torch.int64),
-        max_query_len=end - begin,
-        max_seq_len=int(batch.seq_lens[sequence]),
-    )
-    return one, tokens
 
 
 def assert_as_alone(paged: PagedBatch, num_heads: int, layer: int = 0, sliding_window: int = 0) -> torch.Tensor:
@@ -132,3 +111,23 @@ def test_any_tree_of_prefixes(cpu_device: KernelDevice, data: st.DataObject) -> 
         both = min(lengths[i], lengths[other])
         share(paged, i, other, rng.choice([both, rng.randint(0, both), min(both, 300), min(both, 64)]))
     assert_as_alone(paged, group * num_kv_heads, 2, data.draw(st.sampled_from([0, 0, 1, 300])))
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:3])
+def test_rows_in_int8_take_no_part(
+    cpu_device: KernelDevice, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Though their tables begin with the same units, too."""
+    sequences, in_int8 = [Sequence(1, 800 + i) for i in range(20)], [0, 3, 4, 11, 12, 19]
+    paged = make_paged_batch(sequences, num_layers=3, head_dim=32, dtype=dtype, in_int8=in_int8)
+    for i in range(2, 20):
+        share(paged, i, 0 if i in in_int8 else 1, 750)
+    assert num_shared_keys(monkeypatch, paged, 2) == 14 * 704
+    q = assert_as_alone(paged, 2, layer=1)
+    together = ops.paged_attention(q, paged.batch, paged.pool, 1, 32**-0.5)
+    without = make_paged_batch(sequences, num_layers=3, head_dim=32, dtype=dtype)
+    for i in range(2, 20):
+        share(without, i, 0 if i in in_int8 else 1, 750)
+    expected = ops.paged_attention(q, without.batch, without.pool, 1, 32**-0.5)
+    others = [i for i in range(20) if i not in in_int8]
+    assert torch.equal(together[others], expected[others])

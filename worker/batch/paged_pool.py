@@ -61,6 +61,7 @@ class PagedPool:
         data[block_table[row, l // F, k, p // block_size], l % F, p % block_size]
     and where its block is one of hidden states, X at
         data[block_table.flatten(1, 2)[row, l // F, p // block_size], l % F, p % block_size, :hidden_size]
+    Where single rows may be in int8, vectors are longer than what lies in them: see int8_cache.py.
     """
 
     data: Tensor  # [num_units, F, block_size, d_kv], d_kv = num_kv_heads * head_dim; in int8: see int8_cache.py
@@ -70,6 +71,8 @@ class PagedPool:
     num_workspace_units: int = 0  # the last of data but lanes, unknown to the scheduler: see step_forms.py
     num_lane_units: int = 0  # the last of data: for copies of uncached tokens, see layer_copies.py
     has_padding_row: bool = False  # the table's last, which leads to a unit that the scheduler does not know either
+    # uint8 [max_num_seqs] on CPU: nonzero where a row's blocks hold K and V in int8, a unit for both; None: no row can
+    int8_rows: Tensor | None = None
     arrivals: Arrivals = field(default_factory=Arrivals)
     native: Native = field(default_factory=Native, init=False, repr=False, compare=False)
 

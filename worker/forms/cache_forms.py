@@ -1,7 +1,8 @@
 """Which forms of cache the scheduler may use: what was asked for, and what the model's shapes allow.
 
 The hidden kind stores X, the input of the attention projections, instead of K and V. Whole units are stored, so it
-gains only where X fits one unit per layer group: a hidden size up to the size of K.
+gains only where X fits one unit per layer group: a hidden size up to the size of K. The int8 kind stores K and V,
+rounded, in one unit per layer group, and gains on every model.
 """
 
 from __future__ import annotations
@@ -31,12 +32,19 @@ def form_settings(config: EngineConfig, model: ModelConfig) -> dict[str, Any]:
     """Fields of SchedulerConfig. Raises ValueError where hidden states are asked for and gain nothing."""
     if config.cache_kinds == "kv" and not config.partial_caching:
         return {}
+    if has_int8_rows(config):
+        return _int8_settings(config)
     return {**_kind_settings(config, model), "enable_partial_caching": config.partial_caching}
 
 
+def has_int8_rows(config: EngineConfig) -> bool:
+    """Whether single requests may be kept in int8, in a cache of another dtype."""
+    return config.cache_kinds == "int8"
+
+
 def has_forms(config: EngineConfig, model: ModelConfig) -> bool:
-    """Whether the scheduler may decide for another form than K and V: the pool then needs a workspace."""
-    is_hidden_possible = config.cache_kinds != "kv" and hidden_ratio(model) < 1
+    """Whether some tokens' K and V may have to be made in every step: the pool then needs a workspace."""
+    is_hidden_possible = config.cache_kinds in ("auto", "hidden") and hidden_ratio(model) < 1
     return is_hidden_possible or config.partial_caching
 
 
@@ -48,6 +56,14 @@ def max_guessed_tokens(config: EngineConfig, model: ModelConfig) -> int:
 def has_copies(config: EngineConfig) -> bool:
     """Whether uncached tokens may be loaded from the host: the pool then needs lanes for them."""
     return config.partial_caching and config.host_cache_bytes != 0
+
+
+def _int8_settings(config: EngineConfig) -> dict[str, Any]:
+    if config.policy == "fcfs":
+        logger.info("cache kinds: every request in int8")
+        return {"int8_units_per_group": 1, "cache_kind": "int8"}
+    logger.info("cache kinds: K and V, and int8 for requests that would not find memory otherwise")
+    return {"int8_units_per_group": 1}
 
 
 def _kind_settings(config: EngineConfig, model: ModelConfig) -> dict[str, Any]:

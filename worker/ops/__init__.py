@@ -11,6 +11,7 @@ from worker.ops.attention import paged_attention
 from worker.ops.cache import (
     hidden_gather,
     hidden_write,
+    int8_blocks,
     land,
     project_rope_write,
     rope_kv_write,
@@ -49,6 +50,7 @@ __all__ = [
     "has_decoder_step",
     "hidden_gather",
     "hidden_write",
+    "int8_blocks",
     "land",
     "linear",
     "make_decoder_step",

@@ -7,9 +7,10 @@ import time
 import torch
 from torch import Tensor
 
-from worker.batch.paged_pool import ALL_LANDED, PagedPool, StepBatch, StoredTokens
+from worker.batch.int8_cache import vector_size
+from worker.batch.paged_pool import ALL_LANDED, NUM_VECTOR_KINDS, PagedPool, StepBatch, StoredTokens
 from worker.ops import native, reference
-from worker.ops.checks import check_heads, check_stored, check_unit_copy
+from worker.ops.checks import check_heads, check_int8_blocks, check_stored, check_unit_copy
 from worker.ops.head_norms import HeadNorms
 from worker.ops.tensor_spec import match
 
@@ -115,6 +116,23 @@ def project_rope_write(
         0 if cos_sin is None else cos_sin.data_ptr(), tokens.positions.data_ptr(), tokens.token_row.data_ptr(),
         native.pool_of(pool), layer, count, rotary_dim, k_stride, v_stride, norm_eps, dtype, native.stream(k),
     )  # fmt: skip
+
+
+def int8_blocks(pool: PagedPool, from_units: Tensor, to_units: Tensor) -> None:
+    """K and V of n blocks in int8, as rows in int8 have them: a unit for both. All layers of the units, on CPU.
+
+    from_units int32 [n, num_groups, 2], to_units int32 [n, num_groups], contiguous. A unit may be in both, of any
+    blocks; none is written twice. Tokens that nobody has written yet may hold anything.
+    """
+    if not native.has_kernel(pool.data):
+        reference.int8_blocks(pool, from_units, to_units)
+        return
+    count = check_int8_blocks(pool, from_units, to_units)
+    size = pool.block_size * vector_size(pool.num_kv_heads, pool.head_dim, torch.int8)
+    rounded = torch.empty(count * pool.num_groups * NUM_VECTOR_KINDS, size, dtype=torch.int8)
+    native.kernels.int8_blocks(
+        native.pool_of(pool), from_units.data_ptr(), to_units.data_ptr(), count, rounded.data_ptr()
+    )
 
 
 def unit_copy(

@@ -18,15 +18,34 @@ def check_pool(pool: PagedPool) -> tuple[int, int, int, int]:
     has_dtype = data.dtype is torch.int8 or (data.dtype.is_floating_point and data.dtype.itemsize <= 4)
     if not has_dtype or table.dtype is not torch.int32:
         raise ValueError("the pool must be of int8 or a floating dtype that kernels have, its block table int32")
-    if table.device != data.device or dim != vector_size(pool.num_kv_heads, pool.head_dim, data.dtype):
+    if table.device != data.device or dim not in _vector_sizes(pool):
         raise ValueError("the pool must have vectors of num_kv_heads * head_dim, its block table on the same device")
     if data.dtype is torch.int8 and (not data.is_cpu or block_size * pool.num_kv_heads * pool.head_dim % 2):
         raise ValueError("a pool of int8 is on the CPU, and a block of its layers has an even number of elements")
+    if pool.int8_rows is not None:
+        _check_int8_rows(pool, pool.int8_rows)
     if min(*data.shape, *table.shape) < 1:
         raise ValueError(f"a pool of {list(data.shape)} with block tables of {list(table.shape)} has room for nothing")
     if not (data.is_contiguous() and table.is_contiguous()):
         raise ValueError("the pool and its block table must be contiguous")
     return layers_per_unit, block_size, num_groups, max_blocks
+
+
+def _vector_sizes(pool: PagedPool) -> set[int]:
+    """On the CPU there may be room for rows in int8, and none of them."""
+    has_room = {pool.int8_rows is not None, pool.int8_rows is not None or pool.data.is_cpu}
+    return {vector_size(pool.num_kv_heads, pool.head_dim, pool.data.dtype, has_int8_rows=room) for room in has_room}
+
+
+def _check_int8_rows(pool: PagedPool, rows: Tensor) -> None:
+    match(f"int8_rows[{len(pool.block_table)}|1]", rows)
+    _, _, block_size, dim = pool.data.shape
+    if rows.dtype is not torch.uint8 or not (rows.is_cpu and pool.data.is_cpu) or pool.data.dtype is torch.int8:
+        raise ValueError("rows in int8 are told by bytes on the CPU, as is the pool, which is of another dtype")
+    if block_size * pool.num_kv_heads * pool.head_dim % 2:
+        raise ValueError("where rows are in int8 a block of a layer has an even number of elements")
+    if 2 * vector_size(pool.num_kv_heads, pool.head_dim, torch.int8) > dim * pool.data.dtype.itemsize:
+        raise ValueError(f"heads of {pool.head_dim} do not fit a half of what they take in {pool.data.dtype}")
 
 
 def check_batch(batch: StepBatch, pool: PagedPool) -> tuple[int, int]:
@@ -73,9 +92,20 @@ def check_stored(tokens: StoredTokens, pool: PagedPool, size: int) -> int:
             check_index(index, count, pool.data.device)
     if pool.data.dtype is torch.int8:
         raise ValueError("in int8 only K and V are kept, and only as rope_kv_write() stores them")
-    if size > pool.data.shape[-1]:
-        raise ValueError(f"a vector of {size} does not fit one of the pool's, {pool.data.shape[-1]}")
+    if size > (dim := pool.num_kv_heads * pool.head_dim):
+        raise ValueError(f"a vector of {size} does not fit one of the pool's, {dim}")
     return count
+
+
+def check_int8_blocks(pool: PagedPool, from_units: Tensor, to_units: Tensor) -> int:
+    """Returns the number of blocks."""
+    if pool.int8_rows is None:
+        raise ValueError("the pool has no rows in int8")
+    groups = pool.num_groups
+    match(f"from_units[n,{groups},2|{2 * groups},2,1] to_units[n,{groups}|{groups},1]", from_units, to_units)
+    if any(units.dtype is not torch.int32 or not units.is_cpu for units in (from_units, to_units)):
+        raise ValueError("units must be int32 and on the CPU")
+    return len(to_units)
 
 
 def check_index(index: Tensor, count: int, device: torch.device) -> None:

@@ -86,7 +86,8 @@ def _make_native_pool(pool: PagedPool) -> kernels.PagedPool:
     layers_per_unit, block_size, num_groups, max_blocks = check_pool(pool)
     return kernels.PagedPool(
         pool.data.data_ptr(), pool.block_table.data_ptr(), layers_per_unit, block_size, pool.num_kv_heads,
-        pool.head_dim, num_groups, max_blocks, POOL_DTYPES[pool.data.dtype],
+        pool.head_dim, num_groups, max_blocks, pool.data.shape[-1], POOL_DTYPES[pool.data.dtype],
+        0 if pool.int8_rows is None else pool.int8_rows.data_ptr(),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from schedcore._core import NO_TOKEN
-from worker.batch.int8_cache import integers_and_scales, quantize_heads
+from worker.batch.int8_cache import dense_vectors, half_of_units, integers_and_scales, quantize_heads
 from worker.batch.paged_pool import PagedPool, StepBatch, StoredTokens
 from worker.batch.staging import to_device, to_host
 from worker.ops.draw import draw, keep_likeliest
@@ -87,12 +87,12 @@ def paged_attention(
 def hidden_write(x: Tensor, tokens: StoredTokens, pool: PagedPool, layer: int) -> None:
     units, offsets = _locate_hidden(pool, tokens, layer)
     rows = x if tokens.source is None else x[tokens.source.long()]
-    pool.data[units, layer % pool.layers_per_unit, offsets, : x.shape[1]] = rows.to(pool.data.dtype)
+    _dense(pool)[units, layer % pool.layers_per_unit, offsets, : x.shape[1]] = rows.to(pool.data.dtype)
 
 
 def hidden_gather(tokens: StoredTokens, pool: PagedPool, layer: int, hidden_size: int) -> Tensor:
     units, offsets = _locate_hidden(pool, tokens, layer)
-    x = pool.data[units, layer % pool.layers_per_unit, offsets, :hidden_size]
+    x = _dense(pool)[units, layer % pool.layers_per_unit, offsets, :hidden_size]
     return x.float() if x.is_cpu else x
 
 
@@ -115,6 +115,15 @@ def project_rope_write(
         _store(vectors.flatten(1), pool, layer, kind, tokens)
 
 
+def int8_blocks(pool: PagedPool, from_units: Tensor, to_units: Tensor) -> None:
+    vectors = _dense(pool)[from_units.long()]  # a copy, [n, groups, 2, F, block_size, d_kv]
+    rounded, of_heads = quantize_heads(vectors.view(*vectors.shape[:-1], pool.num_kv_heads, pool.head_dim))
+    for kind in (K, V):
+        integers, scales = _integers_and_scales(pool, kind, is_int8_row=True)
+        integers[to_units.long()] = rounded[:, :, kind].flatten(-2)
+        scales[to_units.long()] = of_heads[:, :, kind]
+
+
 def unit_copy(to: Tensor, source: Tensor, to_units: Tensor | None = None, from_units: Tensor | None = None) -> None:
     n = next((len(units) for units in (to_units, from_units) if units is not None), len(to))
     units = source[:n] if from_units is None else source[from_units.long()]
@@ -132,24 +141,49 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), dim=-1).to(x.dtype)
 
 
-def _locate(pool: PagedPool, row: Tensor | int, layer: int, kind: int, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit and offset of each position."""
-    table = pool.block_table[row, layer // pool.layers_per_unit, kind]  # [(n,) max_blocks]
-    blocks = positions // pool.block_size
-    units = table[blocks] if table.dim() == 1 else table.gather(1, blocks[:, None])[:, 0]
-    return units.long(), positions % pool.block_size
+def _dense(pool: PagedPool) -> Tensor:
+    """Vectors of a pool that is not of int8: [U, F, block_size, d_kv]."""
+    return dense_vectors(pool.data, pool.num_kv_heads * pool.head_dim)
+
+
+def _integers_and_scales(pool: PagedPool, kind: int, is_int8_row: bool) -> tuple[Tensor, Tensor]:
+    """Of a pool of int8, or of the rows in int8 of another."""
+    data = half_of_units(pool.data, pool.num_kv_heads, pool.head_dim, kind) if is_int8_row else pool.data
+    return integers_and_scales(data, pool.num_kv_heads)
+
+
+def _locate(
+    pool: PagedPool, row: Tensor | int, layer: int, kind: int, positions: Tensor, is_int8_row: bool
+) -> tuple[Tensor, int, Tensor]:
+    """Unit of each position, layer in it, and offset of each."""
+    group = layer // pool.layers_per_unit
+    place = group if is_int8_row else 2 * group + kind
+    units = pool.block_table.flatten(1, 2)[row, place, positions // pool.block_size]
+    return units.long(), layer % pool.layers_per_unit, positions % pool.block_size
 
 
 def _store(vectors: Tensor, pool: PagedPool, layer: int, kind: int, tokens: StoredTokens) -> None:
     """vectors [n, d_kv]."""
-    units, offsets = _locate(pool, tokens.token_row.long(), layer, kind, tokens.positions.long())
-    at = units, layer % pool.layers_per_unit, offsets
-    if pool.data.dtype is torch.int8:
-        integers, scales = integers_and_scales(pool.data, pool.num_kv_heads)
+    rows, positions = tokens.token_row.long(), tokens.positions.long()
+    if pool.int8_rows is None:
+        _store_alike(vectors, pool, layer, kind, rows, positions, is_int8_row=False)
+        return
+    is_int8 = pool.int8_rows[rows] != 0
+    for chosen, is_int8_row in ((is_int8, True), (~is_int8, False)):
+        _store_alike(vectors[chosen], pool, layer, kind, rows[chosen], positions[chosen], is_int8_row)
+
+
+def _store_alike(
+    vectors: Tensor, pool: PagedPool, layer: int, kind: int, rows: Tensor, positions: Tensor, is_int8_row: bool
+) -> None:
+    """Of rows that are all in int8, in a pool that is not, or none of them."""
+    at = _locate(pool, rows, layer, kind, positions, is_int8_row)
+    if is_int8_row or pool.data.dtype is torch.int8:
+        integers, scales = _integers_and_scales(pool, kind, is_int8_row)
         rounded, of_heads = quantize_heads(vectors.view(len(vectors), pool.num_kv_heads, pool.head_dim))
         integers[at], scales[at] = rounded.flatten(1), of_heads
     else:
-        pool.data[at] = vectors.to(pool.data.dtype)
+        _dense(pool)[at] = vectors.to(pool.data.dtype)
 
 
 def _locate_hidden(pool: PagedPool, tokens: StoredTokens, layer: int) -> tuple[Tensor, Tensor]:
@@ -162,13 +196,13 @@ def _locate_hidden(pool: PagedPool, tokens: StoredTokens, layer: int) -> tuple[T
 
 def _gather(pool: PagedPool, row: int, layer: int, kind: int, seq_len: int) -> Tensor:
     """Vectors [0, seq_len) of one sequence as float32 [seq_len, num_kv_heads, head_dim]."""
-    positions = torch.arange(seq_len, device=pool.data.device)
-    units, offsets = _locate(pool, row, layer, kind, positions)
-    at, shape = (units, layer % pool.layers_per_unit, offsets), (seq_len, pool.num_kv_heads, pool.head_dim)
-    if pool.data.dtype is torch.int8:
-        integers, scales = integers_and_scales(pool.data, pool.num_kv_heads)
+    positions, shape = torch.arange(seq_len, device=pool.data.device), (seq_len, pool.num_kv_heads, pool.head_dim)
+    is_int8_row = pool.int8_rows is not None and bool(pool.int8_rows[row])
+    at = _locate(pool, row, layer, kind, positions, is_int8_row)
+    if is_int8_row or pool.data.dtype is torch.int8:
+        integers, scales = _integers_and_scales(pool, kind, is_int8_row)
         return integers[at].float().view(shape) * scales[at].float()[:, :, None]
-    return pool.data[at].float().view(shape)
+    return _dense(pool)[at].float().view(shape)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, sliding_window: int) -> Tensor:

@@ -76,6 +76,8 @@ def core_settings(
         "block_size": config.block_size,
         "layers_per_unit": loaded.memory.layers_per_unit,
     }
+    if loaded.pool.int8_rows is not None:
+        layout["int8_rows"] = True  # units are larger
     if config.quantization is not None:  # K and V are what other weights make of the same tokens
         layout["quantization"] = config.quantization
     return {

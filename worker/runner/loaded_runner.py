@@ -16,7 +16,7 @@ from worker import ops
 from worker.base.errors import CheckpointError, MemoryPlanError
 from worker.batch.host_memory import keep_freed_memory
 from worker.batch.paged_pool import PagedPool
-from worker.forms.cache_forms import has_copies, has_forms, max_guessed_tokens
+from worker.forms.cache_forms import has_copies, has_forms, has_int8_rows, max_guessed_tokens
 from worker.forward.forward import Forward
 from worker.forward.step_size import StepSize, step_sizes
 from worker.forward.warm_up import warm_up
@@ -117,16 +117,18 @@ def cache_dtype(
     config: EngineConfig, model: ModelConfig, weight_dtype: torch.dtype, device: torch.device
 ) -> torch.dtype:
     """Raises ValueError for what this device, or this model, cannot do."""
-    if config.kv_cache_dtype == "auto":
-        return weight_dtype
-    dtype: torch.dtype = getattr(torch, config.kv_cache_dtype)
+    if has_int8_rows(config) and device.type != "cpu":
+        raise ValueError(f"cache_kinds int8 runs on CPU only, not on {device}")
+    is_automatic = config.kv_cache_dtype == "auto"
+    dtype: torch.dtype = weight_dtype if is_automatic else getattr(torch, config.kv_cache_dtype)
     if device.type != "cpu" and dtype is not weight_dtype:
         weights = str(weight_dtype).removeprefix("torch.")
         raise ValueError(
             f"kv_cache_dtype {config.kv_cache_dtype} with weights in {weights} runs on CPU only, not on {device}"
         )
-    if dtype is torch.int8 and config.block_size * model.kv_size % 2:
-        raise ValueError("kv_cache_dtype int8 needs an even block_size for this model")
+    has_integers = dtype is torch.int8 or has_int8_rows(config)
+    if has_integers and config.block_size * model.kv_size % 2:
+        raise ValueError("a cache in int8 needs an even block_size for this model")
     return dtype
 
 

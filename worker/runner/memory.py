@@ -15,6 +15,7 @@ from worker.base.errors import MemoryPlanError
 from worker.batch.host_memory import map_huge_pages
 from worker.batch.int8_cache import vector_size
 from worker.batch.paged_pool import NUM_LANES, NUM_VECTOR_KINDS, PagedPool
+from worker.forms.cache_forms import has_int8_rows
 from worker.models.model_config import ModelConfig
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ def plan_memory(
     layers_per_unit = min(config.layers_per_unit, model.num_layers)
     num_groups = -(-model.num_layers // layers_per_unit)
     units_per_block = num_groups * NUM_VECTOR_KINDS
-    vector_bytes = vector_size(model.num_kv_heads, model.head_dim, dtype) * dtype.itemsize
+    vector_bytes = _vector_size(config, model, dtype) * dtype.itemsize
     unit_bytes = layers_per_unit * config.block_size * vector_bytes
     wanted_len = _wanted_model_len(config, model)
     wanted_blocks = -(-wanted_len // config.block_size)
@@ -92,6 +93,10 @@ def plan_memory(
     workspace = min(spare, max(wanted, workspace_units(held_blocks)))
     lanes = min(spare - workspace, NUM_LANES * workspace) if has_copies else 0
     return MemoryPlan(total - workspace - lanes, held_len, layers_per_unit, num_groups, held_blocks, workspace, lanes)
+
+
+def _vector_size(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> int:
+    return vector_size(model.num_kv_heads, model.head_dim, dtype, has_int8_rows=has_int8_rows(config))
 
 
 def _wanted_model_len(config: EngineConfig, model: ModelConfig) -> int:
@@ -153,7 +158,7 @@ def allocate_pool(
     """has_padding_row: for batches that are padded, see decode_inputs.py. Its unit comes after the scheduler's."""
     num_units = plan.num_units + has_padding_row + plan.num_workspace_units + plan.num_lane_units
     table = (config.max_num_seqs + has_padding_row, plan.num_groups, NUM_VECTOR_KINDS, plan.max_blocks_per_seq)
-    size = vector_size(model.num_kv_heads, model.head_dim, dtype)
+    size = _vector_size(config, model, dtype)
     pool = PagedPool(
         _zeros((num_units, plan.layers_per_unit, config.block_size, size), dtype, device),
         _zeros(table, torch.int32, device),
@@ -162,6 +167,7 @@ def allocate_pool(
         plan.num_workspace_units,
         plan.num_lane_units,
         has_padding_row,
+        int8_rows=torch.zeros(table[0], dtype=torch.uint8) if has_int8_rows(config) else None,
     )
     if has_padding_row:
         pool.block_table[-1] = plan.num_units

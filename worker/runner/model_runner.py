@@ -11,6 +11,7 @@ from schedcore.api.types import EngineRequest, TokenLogprobs
 from worker import ops
 from worker.batch.paged_pool import PagedPool
 from worker.batch.staging import Parcel, to_device
+from worker.forms.rounding import begin_kinds
 from worker.forward.forward import Forward
 from worker.forward.step_inputs import begin_changes, sampled_tokens
 from worker.grammars.grammars import Grammars
@@ -56,6 +57,7 @@ class ModelRunner:
 
     def execute(self, plan: BatchPlan) -> StepResult:
         begin_changes(plan, self._pool)
+        begin_kinds(plan, self._pool)
         if self._all_are_plain:
             return StepResult(self._forward.greedy_tokens(plan))
         forced = self._sampler.forced_rows(plan)

@@ -24,7 +24,9 @@ RecomputeDecodeArgs read_arguments(const py::dict& given) {
                        .head_dim = number("head_dim"),
                        .num_groups = number("num_groups"),
                        .max_blocks = number("max_blocks"),
-                       .dtype = dtype};
+                       .vector_size = number("num_kv_heads") * number("head_dim"),
+                       .dtype = dtype,
+                       .int8_rows = nullptr};
   const PagedAttentionArgs attention{.out = pointer("out"),
                                      .q = pointer("q"),
                                      .rows = ints("rows"),

@@ -59,8 +59,8 @@ FORMS = Chapter(
             lambda r: dict(zip(_CONVERSIONS, r.stats.num_conversions or [0] * len(_CONVERSIONS), strict=True)),
             ("change",),
             "`hidden_to_kv` by projection, `kv_to_uncached` some blocks were given up, `uncached_to_kv` some came "
-            "back, `kv_to_int8` rounded for good. From K and V to hidden states there is no way but to compute again: that "
-            "is a preemption.",
+            "back, `kv_to_int8` rounded for good. From K and V to hidden states there is no way but to compute again: "
+            "that is a preemption.",
         ),
         Family(
             Kind.GAUGE,

@@ -19,9 +19,9 @@ namespace hocket::cpu::HOCKET_ISA {
 template <class T>
 class StreamAttention {
  public:
-  StreamAttention(const PagedAttentionArgs& args)
+  StreamAttention(const PagedAttentionArgs& args, const PagedLayer<T>& layer)
       : args_(args),
-        layer_(args.pool, args.layer),
+        layer_(layer),
         head_dim_(args.pool.head_dim),
         row_size_(Products::row_size(head_dim_)),
         group_(args.num_heads / args.pool.num_kv_heads) {}

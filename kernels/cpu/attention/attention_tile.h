@@ -25,9 +25,9 @@ constexpr int64_t kTileRows = 48;  // multiples of kWidth and of kMicroRows
 template <class T>
 class TileAttention {
  public:
-  TileAttention(const PagedAttentionArgs& args)
+  TileAttention(const PagedAttentionArgs& args, const PagedLayer<T>& layer)
       : args_(args),
-        layer_(args.pool, args.layer),
+        layer_(layer),
         head_dim_(args.pool.head_dim),
         row_size_(Products::row_size(head_dim_)),
         group_(args.num_heads / args.pool.num_kv_heads) {}

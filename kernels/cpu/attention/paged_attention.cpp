@@ -7,8 +7,10 @@
 // where one item has them all. So results do not depend on how the work is cut (attention_state.h).
 //
 // Where streamed sequences have keys in common (shared_keys.h) these go first, in tiles whose rows are queries of all
-// of them, and each sequence goes on behind them.
+// of them, and each sequence goes on behind them. Those of rows in int8 do not, in a pool where other rows are not.
 #include "paged_attention.h"
+
+#include <type_traits>
 
 #include "attention/attention_state.h"
 #include "attention/attention_stream.h"
@@ -37,10 +39,20 @@ struct SequencePlan {
   int32_t num_head_parts;
   int32_t num_row_tiles;
   bool is_streamed;
+  bool is_int8;  // in a pool that is not
 };
 
 // The part of [begin, end) that is piece i of n.
 int64_t cut(int64_t begin, int64_t end, int64_t i, int64_t n) { return begin + (end - begin) * i / n; }
+
+// Both ways to attend to keys that are kept alike.
+template <class T>
+struct Ways {
+  StreamAttention<T> stream;
+  TileAttention<T> tile;
+
+  Ways(const PagedAttentionArgs& args, const PagedLayer<T>& layer) : stream(args, layer), tile(args, layer) {}
+};
 
 template <class T>
 class PagedAttention {
@@ -49,8 +61,8 @@ class PagedAttention {
       : args_(args),
         num_threads_(num_threads()),
         group_(args.num_heads / args.pool.num_kv_heads),
-        stream_(args),
-        tile_(args) {}
+        ways_(args, {args.pool, args.layer}),
+        int8_ways_(args, PagedLayer<int8_t>::of_int8_rows(args.pool, args.layer)) {}
 
   void run() {
     plan_ = static_cast<SequencePlan*>(
@@ -91,6 +103,7 @@ class PagedAttention {
       plan.num_shared_keys = 0;
       plan.states = {};
       plan.is_streamed = queries == 1 && group_ <= kMaxStreamGroup;
+      plan.is_int8 = kHasInt8Rows && is_int8_row(args_.pool, args_.rows[s]);
       plan.num_row_tiles = static_cast<int32_t>(plan.is_streamed ? 1 : ceil_div(queries * group_, kTileRows));
       num_unsplit += plan.num_row_tiles * num_kv_heads;
       work_ += queries * (args_.seq_lens[s] - plan.key_begin) * args_.num_heads * args_.pool.head_dim;
@@ -122,9 +135,10 @@ class PagedAttention {
 
   // Keys that streamed sequences have in common.
   void attend_shared() {
-    const SharedKeys shared(args_, [this](int64_t s) { return plan_[s].is_streamed && plan_[s].key_begin == 0; });
+    const SharedKeys shared(
+        args_, [this](int64_t s) { return plan_[s].is_streamed && plan_[s].key_begin == 0 && !plan_[s].is_int8; });
     if (shared.num_spans() == 0) return;
-    const int64_t num_places = shared.num_places(), row_size = stream_.row_size();
+    const int64_t num_places = shared.num_places(), row_size = ways_.stream.row_size();
     const int64_t state_size = WaitingStates::size(args_.num_heads, row_size);
     int64_t num_states = 0;
     for (int64_t i = 0; i < num_places; ++i) num_states += ceil_div(shared.num_keys(i), kPartition);
@@ -172,10 +186,10 @@ class PagedAttention {
       const int64_t piece = item / num_tiles(span) / num_heads;
       const int64_t begin = span.key_begin / kPartition, end = ceil_div(span.key_end, kPartition);
       const int64_t row_begin = tile * kTileRows, row_end = min(row_begin + kTileRows, span.count * group_);
-      tile_.run_shared(args_.rows[shared.sequence(span.first)], head, row_begin, row_end,
-                       cut(begin, end, piece, num_pieces(span)) * kPartition,
-                       min(span.key_end, cut(begin, end, piece + 1, num_pieces(span)) * kPartition),
-                       tokens + span.first, states + span.first);
+      ways_.tile.run_shared(args_.rows[shared.sequence(span.first)], head, row_begin, row_end,
+                            cut(begin, end, piece, num_pieces(span)) * kPartition,
+                            min(span.key_end, cut(begin, end, piece + 1, num_pieces(span)) * kPartition),
+                            tokens + span.first, states + span.first);
     });
   }
 
@@ -190,8 +204,16 @@ class PagedAttention {
 
   void run_item(int64_t item) const {
     const int64_t seq = sequence_of(item);
+    if constexpr (kHasInt8Rows) {
+      if (plan_[seq].is_int8) return attend(int8_ways_, seq, item - plan_[seq].first_item);
+    }
+    attend(ways_, seq, item - plan_[seq].first_item);
+  }
+
+  // Item i of the sequence.
+  template <class Of>
+  void attend(const Ways<Of>& ways, int64_t seq, int64_t i) const {
     const SequencePlan& plan = plan_[seq];
-    int64_t i = item - plan.first_item;
     const int64_t row_tile = i % plan.num_row_tiles;  // one after the other over the same keys, which stay in the cache
     i /= plan.num_row_tiles;
     const int64_t head_part = i % plan.num_head_parts;
@@ -205,12 +227,13 @@ class PagedAttention {
     float* partials = plan.num_splits > 1 ? partials_ + plan.partial_base : nullptr;
     const AttentionSink sink{&args_, args_.query_start[seq], partials, begin, partition_size(seq)};
     if (plan.is_streamed) {
-      stream_.run(args_.rows[seq], cut(0, num_kv_heads, head_part, plan.num_head_parts),
-                  cut(0, num_kv_heads, head_part + 1, plan.num_head_parts), key_begin, key_end, plan.states, sink);
+      ways.stream.run(args_.rows[seq], cut(0, num_kv_heads, head_part, plan.num_head_parts),
+                      cut(0, num_kv_heads, head_part + 1, plan.num_head_parts), key_begin, key_end, plan.states, sink);
     } else {
       const int64_t row_begin = row_tile * kTileRows;
       const int64_t row_end = min(row_begin + kTileRows, num_queries(seq) * group_);
-      tile_.run(args_.rows[seq], head_part, row_begin, row_end, key_begin, key_end, seq_len - num_queries(seq), sink);
+      ways.tile.run(args_.rows[seq], head_part, row_begin, row_end, key_begin, key_end, seq_len - num_queries(seq),
+                    sink);
     }
   }
 
@@ -228,11 +251,13 @@ class PagedAttention {
     }
   }
 
+  static constexpr bool kHasInt8Rows = !std::is_same_v<T, int8_t>;
+
   const PagedAttentionArgs& args_;
   int64_t num_threads_;
   int64_t group_;
-  StreamAttention<T> stream_;
-  TileAttention<T> tile_;
+  Ways<T> ways_;
+  Ways<int8_t> int8_ways_;        // of rows in int8
   SequencePlan* plan_ = nullptr;  // [num_seqs + 1]
   float* partials_ = nullptr;
   int64_t work_ = 0;  // multiply-adds of scores, about

@@ -71,11 +71,10 @@ class Token {
 };
 
 template <class T>
-void write_token(const RopeKvWriteArgs& args, int64_t token, float* scratch) {
+void write_token(const RopeKvWriteArgs& args, const PagedLayer<T>& layer, int64_t token, float* scratch) {
   const int64_t position = args.positions[token], row = args.token_row[token];
   const float* k = static_cast<const float*>(args.k) + token * args.k_stride;
   const float* v = static_cast<const float*>(args.v) + token * args.v_stride;
-  const PagedLayer<T> layer(args.pool, args.layer);
   const bool is_normed = args.q_norm != nullptr, is_rotated = args.rotary_dim > 0;
   write_vector(v, layer, row, kValues, position, args.pool);
   if (!is_normed && !is_rotated) return write_vector(k, layer, row, kKeys, position, args.pool);
@@ -88,11 +87,16 @@ void write_token(const RopeKvWriteArgs& args, int64_t token, float* scratch) {
 
 template <class T>
 Status run(const RopeKvWriteArgs& args) {
+  const PagedLayer<T> layer(args.pool, args.layer);
+  const auto int8_rows = PagedLayer<int8_t>::of_int8_rows(args.pool, args.layer);
   const int64_t elements = (args.num_heads + 2 * args.pool.num_kv_heads) * args.pool.head_dim;
   const size_t head_bytes = static_cast<size_t>(args.pool.head_dim) * sizeof(float);
   parallel_ranges(args.num_tokens, (args.q_norm == nullptr ? 2 : 4) * elements, [&](int64_t begin, int64_t end) {
     float* head = static_cast<float*>(scratch(Scratch::kItem, head_bytes));
-    for (int64_t token = begin; token < end; ++token) write_token<T>(args, token, head);
+    for (int64_t token = begin; token < end; ++token) {
+      is_int8_row(args.pool, args.token_row[token]) ? write_token(args, int8_rows, token, head)
+                                                    : write_token(args, layer, token, head);
+    }
   });
   return Status::kOk;
 }

@@ -115,6 +115,7 @@ def test_flags_of_vllm_reach_the_engine() -> None:
 def test_cache_forms_reach_the_engine() -> None:
     assert engine("--cache-kinds", "auto").cache_kinds == "auto"
     assert engine("--cache-kinds", "hidden", "--scheduling-policy", "fcfs").cache_kinds == "hidden"
+    assert engine("--cache-kinds", "int8").cache_kinds == "int8"
     config = engine("--partial-caching")
     assert config.partial_caching
     assert config.enable_prefix_caching
@@ -129,6 +130,8 @@ def test_cache_forms_reach_the_engine() -> None:
             "cache_kinds auto needs policy apt or hocket, not fcfs",
         ),
         (("--kv-cache-dtype", "int8", "--cache-kinds", "auto"), "int8 keeps K and V only: cache_kinds must be kv, not"),
+        (("--cache-kinds", "int8", "--scheduling-policy", "echo"), "needs policy apt or hocket or fcfs, not echo"),
+        (("--cache-kinds", "int8", "--partial-caching"), "int8 keeps every token: partial_caching must be off"),
         (("--kv-cache-dtype", "int8", "--partial-caching"), "int8 keeps every token: partial_caching must be off"),
         (("--cache-kinds", "hidden"), "cache_kinds hidden needs policy fcfs, not hocket"),
         (("--partial-caching", "--scheduling-policy", "bs"), "partial_caching needs policy ellm or hocket, not bs"),

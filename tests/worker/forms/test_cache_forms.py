@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schedcore.api.config import EngineConfig
-from worker.forms.cache_forms import form_settings, has_forms, hidden_ratio
+from worker.forms.cache_forms import form_settings, has_forms, has_int8_rows, hidden_ratio
 from worker.models.model_config import ModelConfig, parse_model_config
 
 
@@ -65,6 +65,16 @@ def test_automatic_kinds_are_offered_where_they_gain(caplog: pytest.LogCaptureFi
 def test_hidden_states_that_gain_nothing_are_refused_if_asked_for() -> None:
     with pytest.raises(ValueError, match=r"cache_kinds hidden gains nothing on this model: .* 2 times"):
         settings(GROUPED, cache_kinds="hidden", policy="fcfs")
+
+
+def test_int8_is_for_every_model_and_needs_no_workspace() -> None:
+    for shape in (MULTI_HEAD, GROUPED):
+        assert settings(shape, cache_kinds="int8") == {"int8_units_per_group": 1}
+        assert settings(shape, cache_kinds="int8", policy="fcfs") == {"int8_units_per_group": 1, "cache_kind": "int8"}
+        config = EngineConfig(model="m", cache_kinds="int8")
+        assert has_int8_rows(config)
+        assert not has_forms(config, shape)
+    assert not has_int8_rows(EngineConfig(model="m", kv_cache_dtype="int8"))
 
 
 def test_partial_caching_is_for_every_model() -> None:

@@ -1,0 +1,189 @@
+"""The real scheduler keeps requests in int8 beside others in K and V, the real model runner carries it out."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.engine_driver import greedy_requests, make_engine, output_tokens, run
+from fakes.guessing_engines import DEMO_MODEL, cheap_profile, guessing, repetitive_prompts
+from fakes.tiny_checkpoints import VOCAB_SIZE, write_checkpoint
+from schedcore._core import BatchPlan, CacheKind
+from schedcore.api.types import EngineRequest
+from schedcore.record.replay import replay
+from worker.process.engine import Engine
+from worker.runner.executor import StepResult
+
+NUM_OUTPUT, MAX_LEN, SHARED = 24, 128, 40
+LENGTHS = (7, 90, 33, 16, 61, 2, 100, 48, 17, 75, 90, 5)
+FAMILIES = ["llama", "qwen3", "mistral"]  # grouped heads: hidden states gain nothing
+ALL = {"policy": "fcfs", "cache_kinds": "int8"}  # every request
+NUM_KV_TO_INT8 = 3  # of Conversion in scheduler_stats.h
+
+
+@dataclass
+class Watch:
+    """An executor that notes who was kept how, before it has plans executed."""
+
+    engine: Engine
+    in_int8: set[int] = field(default_factory=set)  # requests
+    most_tokens: int = 0  # with cache, in one step
+    num_mixed: int = 0  # steps with both kinds
+    num_rounded: int = 0  # blocks
+    inner: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inner, self.engine._executor = self.engine._executor, self
+
+    def execute(self, plan: BatchPlan) -> StepResult:
+        is_int8 = plan.cache_kinds == CacheKind.INT8
+        self.in_int8 |= set(plan.request_ids[is_int8].tolist())
+        self.num_mixed += bool(is_int8.any() and not is_int8.all())
+        self.num_rounded += len(plan.roundings)
+        self.most_tokens = max(self.most_tokens, int(plan.seq_lens.sum()))
+        result: StepResult = self.inner.execute(plan)
+        return result
+
+    def add_request(self, request: EngineRequest) -> None:
+        self.inner.add_request(request)
+
+    def remove_request(self, request_id: int) -> None:
+        self.inner.remove_request(request_id)
+
+
+@dataclass(frozen=True)
+class Case:
+    folder: Path
+    requests: list[EngineRequest]
+    expected: list[list[int]]  # with all of K and V
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+    rng = random.Random(request.param)
+    prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in LENGTHS]
+    prompts[-2][:SHARED] = prompts[1][:SHARED]
+    requests = greedy_requests(prompts, NUM_OUTPUT)
+    return Case(folder, requests, output_tokens(run(make_engine(folder), requests)))
+
+
+def small_engine(folder: Path, num_blocks: int, **settings: Any) -> tuple[Engine, Watch]:
+    """A cache of so many blocks of 4 tokens as K and V."""
+    fixed = {"max_model_len": MAX_LEN, "block_size": 4, "layers_per_unit": 3, "max_num_batched_tokens": 64}
+    kinds = settings.get("cache_kinds", "kv")
+    large = make_engine(
+        folder, cache_memory_bytes=1 << 20, policy=settings.get("policy", "hocket"), cache_kinds=kinds, **fixed
+    )
+    block_bytes = (1 << 20) // (large.stats().num_units // 2)
+    engine = make_engine(folder, cache_memory_bytes=num_blocks * block_bytes, **{**fixed, **settings})
+    return engine, Watch(engine)
+
+
+@pytest.mark.parametrize(("dtype", "of_cache"), [("float32", "auto"), ("float32", "bfloat16"), ("float16", "auto")])
+def test_all_in_int8_is_what_a_cache_in_int8_says(case: Case, dtype: str, of_cache: str) -> None:
+    whole = make_engine(case.folder, dtype=dtype, policy="fcfs", kv_cache_dtype="int8")
+    expected = output_tokens(run(whole, case.requests))
+    engine = make_engine(case.folder, dtype=dtype, kv_cache_dtype=of_cache, **ALL)
+    watch = Watch(engine)
+    assert output_tokens(run(engine, case.requests)) == expected
+    assert len(watch.in_int8) == len(case.requests)
+    assert watch.num_rounded == 0
+
+
+def test_all_in_int8_take_half(case: Case) -> None:
+    most = {}
+    for kinds in ("kv", "int8"):
+        engine, watch = small_engine(case.folder, 60, policy="fcfs", cache_kinds=kinds, enable_prefix_caching=False)
+        run(engine, case.requests)
+        most[kinds] = watch.most_tokens
+    assert most["int8"] > 1.7 * most["kv"]
+
+
+def test_where_memory_suffices_nobody_is_rounded(case: Case) -> None:
+    engine = make_engine(case.folder, cache_kinds="int8")
+    watch = Watch(engine)
+    assert output_tokens(run(engine, case.requests)) == case.expected
+    assert watch.in_int8 == set()
+
+
+@pytest.mark.parametrize("enable_prefix_caching", [False, True])
+@pytest.mark.parametrize("policy", ["apt", "hocket"])
+def test_where_memory_is_short_some_are_and_others_answer_as_ever(
+    case: Case, policy: str, enable_prefix_caching: bool
+) -> None:
+    settings = {"policy": policy, "enable_prefix_caching": enable_prefix_caching, "max_ttft_ms": 0}
+    engine, watch = small_engine(case.folder, 160, cache_kinds="int8", **settings)
+    tokens = output_tokens(run(engine, case.requests))
+    assert [len(of_request) for of_request in tokens] == [NUM_OUTPUT] * len(case.requests)
+    assert 0 < len(watch.in_int8) < len(case.requests)
+    assert watch.num_mixed > 0
+    for request, found, expected in zip(case.requests, tokens, case.expected, strict=True):
+        if request.request_id not in watch.in_int8:
+            assert found == expected
+
+
+def test_fewer_lose_their_memory_and_some_are_rounded_where_they_are(case: Case) -> None:
+    num_preemptions, num_rounded = {}, 0
+    for kinds in ("kv", "int8"):
+        engine, watch = small_engine(case.folder, 40, cache_kinds=kinds, max_ttft_ms=0)
+        for _ in range(3):
+            run(engine, case.requests)
+        num_preemptions[kinds] = engine.stats().num_preemptions
+        num_rounded = watch.num_rounded
+    assert num_preemptions["int8"] < num_preemptions["kv"]
+    assert num_rounded > 0
+    assert engine.stats().num_conversions[NUM_KV_TO_INT8] > 0
+
+
+def test_who_comes_in_in_int8_uses_what_is_cached_in_k_and_v(case: Case) -> None:
+    engine, watch = small_engine(case.folder, 40, cache_kinds="int8", max_ttft_ms=0)
+    first, like_it, long = (case.requests[i] for i in (1, 10, 6))
+    assert output_tokens(run(engine, [first])) == [case.expected[1]]  # stays cached
+    assert watch.in_int8 == set()
+    deltas = run(engine, [like_it, long])
+    assert len(watch.in_int8) == 2
+    assert watch.num_rounded >= SHARED // 4
+    assert deltas[like_it.request_id][0].num_cached_tokens == SHARED
+    assert output_tokens({0: deltas[like_it.request_id]})[0][:1] == case.expected[10][:1]
+
+
+@pytest.mark.parametrize("host_cache_bytes", [0, 1 << 20])
+def test_decisions_replay(case: Case, tmp_path: Path, host_cache_bytes: int) -> None:
+    record = tmp_path / "decisions"
+    engine, watch = small_engine(
+        case.folder, 45, cache_kinds="int8", max_ttft_ms=0, decision_record=str(record),
+        host_cache_bytes=host_cache_bytes,
+    )  # fmt: skip
+    for _ in range(2):
+        run(engine, case.requests)
+    assert watch.in_int8
+    engine.close()
+    engine._core.close()  # type: ignore[attr-defined]
+    result = replay(record)
+    assert (result.is_identical, result.difference) == (True, None)
+
+
+def test_guesses_are_verified_in_int8_too(tmp_path: Path) -> None:
+    profile = cheap_profile(tmp_path)
+    requests = greedy_requests(repetitive_prompts(8, 3), 40)
+    plain = output_tokens(run(make_engine(DEMO_MODEL, **ALL), requests))
+    engine = guessing(profile, **ALL)
+    watch = Watch(engine)
+    assert output_tokens(run(engine, requests)) == plain
+    assert len(watch.in_int8) == len(requests)
+    assert engine.stats().num_right_guesses > 0
+
+
+def test_blocks_of_other_units_are_another_cache(case: Case, tmp_path: Path) -> None:
+    """Units are larger where some may be in int8: what a disk holds of one cache is not the other's."""
+    settings = {"disk_cache_dir": str(tmp_path), "disk_cache_bytes": 64 << 20, "host_cache_bytes": 1 << 20}
+    for kinds in ("kv", "int8", "kv"):
+        engine = make_engine(case.folder, dtype="bfloat16", cache_kinds=kinds, **settings)
+        tokens = output_tokens(run(engine, case.requests))
+        engine.close()
+        assert tokens == output_tokens(run(make_engine(case.folder, dtype="bfloat16"), case.requests))
