@@ -200,8 +200,7 @@ class HocketPolicy final : public Policy {
     const std::span<const Slot> offered = those_with_rows(snapshot);
     int64_t num_wanted = snapshot.memory.num_promised_units();
     for (const Slot slot : offered) num_wanted += units_needed(config_, snapshot, slot).kv;
-    const auto num_running = static_cast<int64_t>(snapshot.running.size());
-    const int64_t headroom = (num_running + std::ssize(offered) + 1) * config_.units_per_block();
+    const int64_t headroom = this->headroom(snapshot, offered);
     const bool is_enough = num_wanted + headroom <= snapshot.memory.num_available_units() + offline_units_;
     if (is_enough || !config_.enable_residents) {
       const int64_t num_spare = snapshot.memory.num_available_units() - num_wanted - headroom;
@@ -277,9 +276,33 @@ class HocketPolicy final : public Policy {
     int64_t capacity = snapshot.memory.num_available_units() + online_units_ + offline_units_;
     mark_starving(snapshot, static_cast<int64_t>(config_.kStarvingShare * static_cast<double>(capacity)));
     capacity = std::max(capacity - headroom_for_starving(snapshot), starving_.empty() ? 0 : units_of_oldest());
-    const KnapsackResult result = residents_.solve(capacity);
+    const KnapsackResult result = choose(snapshot, offered, capacity);
     apply(snapshot, result.choices, composition);
     if (config_.enable_partial_caching) solve_ratio(snapshot, result, capacity, composition);
+  }
+
+  // Of everybody who may then run, for the steps to come (device_memory.h).
+  int64_t headroom(const Snapshot& snapshot, std::span<const Slot> offered) const {
+    return (std::ssize(snapshot.running) + std::ssize(offered) + 1) * config_.units_per_block();
+  }
+
+  // Where requests may be in int8, as many are that who comes in finds that headroom, if nobody loses its place for it:
+  // in memory that is full of K and V those who were chosen would wait for room.
+  KnapsackResult choose(const Snapshot& snapshot, std::span<const Slot> offered, int64_t capacity) {
+    const KnapsackResult in_all = residents_.solve(capacity);
+    const int64_t room = capacity - headroom(snapshot, offered);
+    if (config_.int8_units_per_group == 0 || offered.empty() || in_all.units <= room) return in_all;
+    const int64_t num_lost = num_losing_their_places(snapshot, in_all.choices);
+    const KnapsackResult in_room = residents_.solve(room);
+    return num_losing_their_places(snapshot, in_room.choices) <= num_lost ? in_room : residents_.solve(capacity);
+  }
+
+  int64_t num_losing_their_places(const Snapshot& snapshot, std::span<const uint8_t> choices) const {
+    int64_t num = 0;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      num += choices[i] == kSkip && snapshot.requests.row[residents_.slot(i)] != kNone;
+    }
+    return num;
   }
 
   // b: how many come in at most, so that all keep their targets.

@@ -55,8 +55,7 @@ int32_t Forms::num_uncached_tokens(Slot slot) const {
 }
 
 void Forms::count_conversion(CacheForm from, CacheForm to) {
-  const auto count = [&](Conversion conversion) { ++counters_.num_conversions[static_cast<size_t>(conversion)]; };
-  if (from.kind != to.kind) count(to.kind == CacheKind::kInt8 ? Conversion::kKvToInt8 : Conversion::kHiddenToKv);
+  if (from.kind != to.kind) count(to.kind == CacheKind::kInt8 ? Conversion::kToInt8 : Conversion::kHiddenToKv);
   if (to.num_uncached_blocks > from.num_uncached_blocks) count(Conversion::kKvToUncached);
   if (to.num_uncached_blocks < from.num_uncached_blocks) count(Conversion::kUncachedToKv);
 }

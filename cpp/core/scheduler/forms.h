@@ -30,7 +30,10 @@ class Forms {
   void end_admission() { copies_.drop_idle_returns(); }
   void end_step() { copies_.release(); }
 
-  void on_seated(Slot slot) { copies_.on_seated(slot); }
+  void on_seated(Slot slot) {
+    copies_.on_seated(slot);
+    if (memory_.form(requests_.row[slot]).kind == CacheKind::kInt8) count(Conversion::kToInt8);
+  }
   // REQUIRES: the request still has its row.
   void on_preempted(Slot slot) {
     plan_.drop_changes(requests_.row[slot]);
@@ -50,6 +53,7 @@ class Forms {
  private:
   // Computed tokens that are not cached. REQUIRES: the request runs.
   int32_t num_uncached_tokens(Slot slot) const;
+  void count(Conversion conversion) { ++counters_.num_conversions[static_cast<size_t>(conversion)]; }
   void count_conversion(CacheForm from, CacheForm to);
 
   const SchedulerConfig& config_;

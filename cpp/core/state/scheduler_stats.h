@@ -11,8 +11,8 @@
 
 namespace hocket {
 
-// Changes of form that running requests went through (DeviceMemory::reshape()).
-enum class Conversion : uint8_t { kHiddenToKv = 0, kKvToUncached = 1, kUncachedToKv = 2, kKvToInt8 = 3 };
+// Changes of form that running requests went through (DeviceMemory::reshape()). To int8 also: admitted in it.
+enum class Conversion : uint8_t { kHiddenToKv = 0, kKvToUncached = 1, kUncachedToKv = 2, kToInt8 = 3 };
 inline constexpr int kNumConversions = 4;
 
 struct SchedulerCounters {

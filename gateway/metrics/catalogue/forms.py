@@ -8,7 +8,7 @@ from schedcore.api.types import EngineStats
 
 _KINDS = ("kv", "hidden", "int8")
 _REASONS = tuple(reason.name.lower() for reason in RatioReason)
-_CONVERSIONS = ("hidden_to_kv", "kv_to_uncached", "uncached_to_kv", "kv_to_int8")
+_CONVERSIONS = ("hidden_to_kv", "kv_to_uncached", "uncached_to_kv", "to_int8")
 
 
 def _units(stats: EngineStats) -> dict[str, int]:
@@ -59,8 +59,8 @@ FORMS = Chapter(
             lambda r: dict(zip(_CONVERSIONS, r.stats.num_conversions or [0] * len(_CONVERSIONS), strict=True)),
             ("change",),
             "`hidden_to_kv` by projection, `kv_to_uncached` some blocks were given up, `uncached_to_kv` some came "
-            "back, `kv_to_int8` rounded for good. From K and V to hidden states there is no way but to compute again: "
-            "that is a preemption.",
+            "back, `to_int8` in int8 until they end, since they were admitted or while they ran. From K and V to "
+            "hidden states there is no way but to compute again: that is a preemption.",
         ),
         Family(
             Kind.GAUGE,

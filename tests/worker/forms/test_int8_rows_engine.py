@@ -22,7 +22,7 @@ NUM_OUTPUT, MAX_LEN, SHARED = 24, 128, 40
 LENGTHS = (7, 90, 33, 16, 61, 2, 100, 48, 17, 75, 90, 5)
 FAMILIES = ["llama", "qwen3", "mistral"]  # grouped heads: hidden states gain nothing
 ALL = {"policy": "fcfs", "cache_kinds": "int8"}  # every request
-NUM_KV_TO_INT8 = 3  # of Conversion in scheduler_stats.h
+NUM_TO_INT8 = 3  # of Conversion in scheduler_stats.h
 
 
 @dataclass
@@ -137,7 +137,7 @@ def test_fewer_lose_their_memory_and_some_are_rounded_where_they_are(case: Case)
         num_rounded = watch.num_rounded
     assert num_preemptions["int8"] < num_preemptions["kv"]
     assert num_rounded > 0
-    assert engine.stats().num_conversions[NUM_KV_TO_INT8] > 0
+    assert engine.stats().num_conversions[NUM_TO_INT8] > 0
 
 
 def test_who_comes_in_in_int8_uses_what_is_cached_in_k_and_v(case: Case) -> None:

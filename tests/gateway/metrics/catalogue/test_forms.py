@@ -33,7 +33,7 @@ def test_tokens_units_and_conversions_by_kind() -> None:
     assert [found["hocket_cache_tokens", kind] for kind in ("kv", "hidden", "int8", "uncached")] == [800, 1600, 400, 32]
     assert [found["hocket_cache_kind_units", kind] for kind in ("kv", "hidden", "int8")] == [100, 100, 50]
     assert [found["hocket_cache_kind_usage_ratio", kind] for kind in ("kv", "hidden", "int8")] == [0.25, 0.25, 0.125]
-    changes = ("hidden_to_kv", "kv_to_uncached", "uncached_to_kv", "kv_to_int8")
+    changes = ("hidden_to_kv", "kv_to_uncached", "uncached_to_kv", "to_int8")
     assert [found["hocket_cache_conversions_total", change] for change in changes] == [1, 2, 3, 4]
     assert (found["hocket_solver_max_running",], found["hocket_solver_uncached_ratio",]) == (24, 0.25)
     assert found["hocket_solver_steps_total", "targets"] == RatioReason.TARGETS
