@@ -405,8 +405,11 @@ class FakeEngine {
 
   void check_forms(const BatchPlan& plan) const {
     Tokens recomputed;
-    if (config_.has_forms()) CHECK_EQ(plan.forms.missing_tokens.size(), plan.forms.cache_kinds.size());
-    if (config_.has_forms() || config_.has_kinds()) CHECK_EQ(plan.forms.cache_kinds.size(), plan.rows.size());
+    const size_t num_kinds = plan.forms.cache_kinds.size();
+    CHECK(num_kinds == 0 || num_kinds == plan.rows.size());
+    CHECK_EQ(plan.forms.missing_tokens.size(), config_.has_forms() ? num_kinds : 0);
+    for (size_t s = 0; num_kinds == 0 && s < plan.rows.size(); ++s)
+      CHECK_EQ(scheduler.num_missing_tokens(plan.rows[s]), 0);
     for (size_t s = 0; s < plan.forms.missing_tokens.size(); ++s) {
       CHECK_EQ(plan.forms.missing_tokens[s], scheduler.num_missing_tokens(plan.rows[s]));
       const Tokens known = known_tokens(request_of(plan.request_ids[s]));

@@ -84,7 +84,7 @@ TEST(form_stage, with_memory_for_all_nobody_is_rounded) {
 }
 
 TEST(form_stage, int8_lets_one_in_and_leaves_who_runs_as_it_is_where_that_is_enough) {
-  PolicyWorld world(int8_config(9));  // 18 units: 6 and 14 as K and V
+  PolicyWorld world(int8_config(10));  // 20 units: 6 and 14 as K and V, and 6 to leave free for the steps to come
   world.runs("a", 1, {.num_prompt = 40});
   world.waits("b", {.num_prompt = 100, .first_token = 500});
   CHECK(world.compose().reshapes.empty());

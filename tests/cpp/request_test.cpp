@@ -34,6 +34,26 @@ TEST(request, ends_at_max_tokens) {
   CHECK_EQ(table.num_output_tokens(slot), 2);
 }
 
+// Whoever asks for them between any two, or never.
+TEST(request, all_tokens_are_known_however_many_came_since_they_were_asked_for) {
+  for (const int32_t pause : {1, 7, 15, 16, 100}) {
+    RequestTable table;
+    Slot slot = table.add(spec(100), 1000);
+    table.append_token(slot, 1);
+    table.free(slot);  // with a token that nobody has asked for
+    slot = table.add(spec(100), 1000);
+    std::vector<int32_t> expected = kPrompt;
+    for (int32_t i = 0; i < 60; ++i) {
+      table.append_token(slot, 100 + i);
+      expected.push_back(100 + i);
+      if (i % pause == 0) CHECK_EQ(table.known_tokens(slot), expected);
+    }
+    table.num_computed_tokens[slot] = 50;
+    expected.resize(50);
+    CHECK_EQ(table.computed_tokens(slot), expected);
+  }
+}
+
 TEST(request, ends_at_the_length_of_the_model) {
   RequestTable table;
   const Slot slot = table.add(spec(int64_t{1} << 40), 4);

@@ -119,7 +119,7 @@ def test_views_are_read_only_and_of_the_declared_types() -> None:
                 assert array.dtype == types.get(name, np.int32), name
                 assert not array.flags.writeable
                 assert array.size == 0 or not array.flags.owndata
-    assert num_arrays == 14 + 4 + 2 + 6 + 6  # of tokens and sequences, forms, copies, moves, the output
+    assert num_arrays == 14 + 6 + 2 + 6 + 6  # of tokens and sequences, forms, copies, moves, the output
 
 
 def test_steady_decoding_makes_no_new_views() -> None:

@@ -15,7 +15,8 @@ def begin_kinds(plan: BatchPlan, pool: PagedPool) -> None:
     else of it has been done."""
     if pool.int8_rows is None:
         return
-    pool.int8_rows.numpy()[plan.rows] = plan.cache_kinds == CacheKind.INT8
+    kinds = plan.cache_kinds
+    pool.int8_rows.numpy()[plan.rows] = kinds == CacheKind.INT8 if len(kinds) else False
     if len(plan.rounded_units) == 0:
         return
     row, block = plan.roundings.T

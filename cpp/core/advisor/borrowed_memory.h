@@ -66,6 +66,7 @@ class BorrowedMemory final : public MemoryView {
   int32_t num_free_rows() const override { return static_cast<int32_t>(free_rows_.size()); }
   int32_t num_available_units() const override { return num_free_blocks_ * units_per_block_; }
   int32_t num_valuable_units() const override { return 0; }
+  bool has_forms() const override { return false; }
   int32_t num_promised_units() const override { return total_promised_ * units_per_block_; }
 
   int32_t num_promised_units(Row row) const override { return num_promised_[row] * units_per_block_; }

@@ -26,6 +26,7 @@ class MemoryView {
   virtual int32_t num_available_units() const = 0;  // free, or cached and run by nobody
   virtual int32_t num_valuable_units() const = 0;   // of these, what somebody is expected to use
   virtual int32_t num_promised_units() const = 0;   // that seated requests will still take of their known tokens
+  virtual bool has_forms() const = 0;               // whether a row has another form than K and V
 
   // ---- of a row ----
   virtual int32_t num_promised_units(Row row) const = 0;

@@ -64,14 +64,13 @@ void BlockTables::flush_changes(const BlockPool& pool, TableChanges* changes) {
 void BlockTables::flush_row(Row row, const BlockPool& pool, TableChanges* changes) const {
   const int32_t units_per_block = pool.units_per_block();
   const BlockId* blocks = row_begin(row);
-  for (int32_t part = 0; part < units_per_block; ++part) {  // group * 2 + kind
-    const int64_t base = (static_cast<int64_t>(row) * units_per_block + part) * max_blocks_per_seq_;
-    for (int32_t i = changed_begin_[row]; i < changed_end_[row]; ++i) {
-      if (blocks[i] == kNone) continue;
-      const auto units = pool.units(blocks[i]);
-      if (part >= static_cast<int32_t>(units.size())) continue;
-      changes->index.push_back(base + i);
-      changes->unit.push_back(units[part]);
+  const int64_t base = static_cast<int64_t>(row) * units_per_block * max_blocks_per_seq_;
+  for (int32_t i = changed_begin_[row]; i < changed_end_[row]; ++i) {
+    if (blocks[i] == kNone) continue;
+    const auto units = pool.units(blocks[i]);
+    changes->unit.insert(changes->unit.end(), units.begin(), units.end());
+    for (size_t part = 0; part < units.size(); ++part) {  // group * 2 + kind
+      changes->index.push_back(base + static_cast<int64_t>(part) * max_blocks_per_seq_ + i);
     }
   }
 }

@@ -67,6 +67,7 @@ Row DeviceMemory::seat(FormPlan* forms) {
   node_[row] = open_node_;
   form_[row] = open_form_;
   num_compact_rows_ += is_compact(row);
+  num_formed_rows_ += has_form(row);
   is_online_[row] = open_is_online_;
   num_shared_[row] = num_cached;
   capacity_[row] = tables_.num_blocks(row) * block_size_;
@@ -166,6 +167,7 @@ bool DeviceMemory::reshape(Row row, CacheForm form, FormPlan* forms) {
     if (!can_round(row)) return false;
     form_[row] = form;
     ++num_compact_rows_;
+    ++num_formed_rows_;
     round(row, forms);
     keep_promise(row, num_promised_[row] / 2);  // what is still to come takes half, too
     return true;
@@ -200,7 +202,9 @@ bool DeviceMemory::reshape(Row row, CacheForm form, FormPlan* forms) {
     tables_.mark_changed(row, i, i + 1);
   }
   num_compact_rows_ -= is_compact(row) && form.kind == CacheKind::kKv;
+  num_formed_rows_ -= has_form(row);
   form_[row] = form;
+  num_formed_rows_ += has_form(row);
   set_num_indexed(row, num_indexed_[row]);
   return true;
 }
@@ -253,6 +257,7 @@ void DeviceMemory::release(Row row) {
   if (node_[row] != kNone) cache_.release(node_[row]);
   total_promised_ -= num_promised_[row];
   num_compact_rows_ -= is_compact(row);
+  num_formed_rows_ -= has_form(row);
   node_[row] = kNone;
   form_[row] = {};
   num_indexed_[row] = num_promised_[row] = capacity_[row] = num_shared_[row] = 0;
@@ -274,7 +279,9 @@ void DeviceMemory::check_invariants(std::span<const Row> rows, std::span<const A
   int32_t total_owned = 0;
   int32_t total_promised = 0;
   HOCKET_CHECK(std::ranges::count_if(rows, [&](Row row) { return is_compact(row); }) == num_compact_rows_,
-               "hidden rows are miscounted");
+               "compact rows are miscounted");
+  HOCKET_CHECK(std::ranges::count_if(rows, [&](Row row) { return has_form(row); }) == num_formed_rows_,
+               "rows of other forms are miscounted");
   for (const Row row : rows) {
     HOCKET_CHECK(tables_.is_in_use(row), "a request's row is not in use");
     const auto blocks = tables_.blocks(row);

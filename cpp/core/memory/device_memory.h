@@ -155,6 +155,7 @@ class DeviceMemory final : public MemoryView {
     return cache_.num_valuable_evictable_blocks() * pool_.units_per_block();
   }
   int32_t num_promised_units() const override { return total_promised_; }
+  bool has_forms() const override { return num_formed_rows_ > 0; }
   int32_t num_promised_units(Row row) const override { return num_promised_[row]; }
   int32_t num_blocks(Row row) const override { return tables_.num_blocks(row); }
   CacheForm form(Row row) const override { return form_[row]; }
@@ -207,6 +208,7 @@ class DeviceMemory final : public MemoryView {
 
   int32_t total_promised_ = 0;    // over rows that are not withheld
   int32_t num_compact_rows_ = 0;  // that are not withheld
+  int32_t num_formed_rows_ = 0;   // withheld ones, too
   int32_t num_withheld_rows_ = 0;
   int32_t num_withheld_units_ = 0;  // owned by withheld rows
 

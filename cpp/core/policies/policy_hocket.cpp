@@ -94,11 +94,12 @@ class HocketPolicy final : public Policy {
     builder_.begin(snapshot, composition);
     for (const Slot slot : decoding_) builder_.decode(slot);
     decode_seconds_ = builder_.seconds();
+    slack_ = tightest_slack(snapshot, decoding_);
     for (const Slot slot : under_way_) prompts_.push_back(prompt(snapshot, slot, {}));
     pick_residents(snapshot, composition);
     if (config_.enable_deadlines) {
       builder_.limit_seconds(
-          std::min(seconds_before_deadline(snapshot, decoding_),
+          std::min(seconds_before_deadline(snapshot),
                    seconds_beside_readers(config_, snapshot, decoding_, decode_seconds_, patience(snapshot))));
     }
     prefill_online(snapshot, *composition);
@@ -309,7 +310,7 @@ class HocketPolicy final : public Policy {
   void limit_admissions(const Snapshot& snapshot, Composition* composition) {
     composition->residency.reason = RatioReason::kMemorySuffices;
     if (!config_.enable_deadlines) return;
-    const int32_t b = max_running(snapshot, builder_.batch()->features(), decoding_, waiting_);
+    const int32_t b = max_running(snapshot, builder_.batch()->features(), decoding_, slack_, waiting_);
     composition->residency.max_running = b;
     if (b == Residency::kEverybody) return;
     num_admissible_ = std::max<int64_t>(0, b - std::ssize(decoding_) - std::ssize(prompts_));
@@ -323,7 +324,7 @@ class HocketPolicy final : public Policy {
     if (!composition->preemptions.empty()) return;
     const int64_t headroom = (std::ssize(snapshot.running) + std::ssize(prompts_) + 1) * config_.units_per_block();
     const int64_t num_free = capacity - result.units - headroom;
-    const double max_seconds = seconds_before_deadline(snapshot, decoding_);
+    const double max_seconds = seconds_before_deadline(snapshot);
     auto answer = ratio_.weigh(config_, snapshot, residents_, result.choices, num_free, max_seconds);
     if (answer.is_worth_more) {
       const RatioReason reason = squeeze_in(snapshot, result, num_free, max_seconds, composition);
@@ -422,6 +423,8 @@ class HocketPolicy final : public Policy {
 
   // ---- 2 ----
 
+  double seconds_before_deadline(const Snapshot& snapshot) const { return slack_ / snapshot.estimates.margin.value(); }
+
   // With those whose prompts the step may compute. Who is served more than others anyway has to wait.
   Patience patience(const Snapshot& snapshot) const {
     const RequestTable& requests = snapshot.requests;
@@ -498,6 +501,7 @@ class HocketPolicy final : public Policy {
   std::vector<Slot> decoding_;    // online
   std::vector<Slot> under_way_;   // online, prompts that have begun
   double decode_seconds_ = 0.0;   // that the step takes for decoding_
+  double slack_ = 0.0;            // seconds until the first of them is due
   std::vector<Prompt> prompts_;   // online, under way or to be admitted
   std::vector<int32_t> order_;    // of prompts_, as a heap
   std::vector<Slot> waiting_;     // online, and who starves of the offline ones

@@ -15,7 +15,7 @@ Slot RequestTable::take_slot() {
   grow(id, sequence, num_prompt_tokens, limits, cache_salt);
   grow(request_class, priority, arrival_time, targets);
   grow(state, is_aborted, row, num_tokens, last_token, num_computed_tokens, num_scheduled_tokens, num_cached_tokens,
-       tokens);
+       tokens, tails);
   grow(num_recomputed_tokens, num_last_scheduled, num_cached_hint, is_starved, pace, delays, num_saved_tokens);
   grow(keys, num_loadable_tokens, num_loaded_layers);
   free_slots.reserve(id.size());
@@ -84,6 +84,7 @@ Pace RequestTable::pace_of(const RequestSpec& spec) {
 void RequestTable::free(Slot slot) {
   state[slot] = RequestState::kFree;
   tokens[slot].reset();
+  tails[slot].num = 0;
   free_slots.push_back(slot);
 }
 

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <span>
@@ -104,6 +105,14 @@ struct Delays {
   float predicted_ttft = 0.0F;  // seconds, when it was accepted; 0: nobody waited then
 };
 
+// A request's last tokens, which are not in its array yet: a step appends one to each of many requests, and each array
+// is a line of memory, and a page, that nothing has touched since the step before. These lie side by side.
+struct TokenTail {
+  int32_t num = 0;
+  int32_t tokens[15];
+};
+static_assert(sizeof(TokenTail) == 64);
+
 struct RequestTable {
   // REQUIRES: spec is valid (see Scheduler::add_request) and its id is not live.
   Slot add(const RequestSpec& spec, int32_t max_model_len);
@@ -118,9 +127,12 @@ struct RequestTable {
   int32_t num_slots() const { return static_cast<int32_t>(id.size()); }
   int32_t num_live() const { return num_slots() - static_cast<int32_t>(free_slots.size()); }
 
-  std::span<const int32_t> known_tokens(Slot slot) const { return {tokens[slot].get(), size_t(num_tokens[slot])}; }
+  std::span<const int32_t> known_tokens(Slot slot) const {
+    write_tail(slot);
+    return {tokens[slot].get(), size_t(num_tokens[slot])};
+  }
   std::span<const int32_t> computed_tokens(Slot slot) const {
-    return {tokens[slot].get(), size_t(num_computed_tokens[slot])};
+    return known_tokens(slot).first(size_t(num_computed_tokens[slot]));
   }
   std::span<const int32_t> stop_tokens(Slot slot) const {
     const int32_t* behind = tokens[slot].get() + limits[slot].max_total_tokens;
@@ -129,10 +141,11 @@ struct RequestTable {
   int32_t num_output_tokens(Slot slot) const { return num_tokens[slot] - num_prompt_tokens[slot]; }
   int32_t num_uncomputed_tokens(Slot slot) const { return num_tokens[slot] - num_computed_tokens[slot]; }
 
-  // Of many requests a step writes to one line each, which nothing has touched since the step before.
-  void prefetch_append(Slot slot) const { __builtin_prefetch(tokens[slot].get() + num_tokens[slot], 1); }
   void append_token(Slot slot, int32_t token) {
-    tokens[slot][num_tokens[slot]++] = token;
+    TokenTail& tail = tails[slot];
+    if (tail.num == std::ssize(tail.tokens)) write_tail(slot);
+    tail.tokens[tail.num++] = token;
+    ++num_tokens[slot];
     last_token[slot] = token;
   }
 
@@ -206,8 +219,11 @@ struct RequestTable {
   std::vector<uint8_t> is_starved;             // was admitted after its longest wait: keeps its place until it ends
   std::vector<Pace> pace;
   std::vector<Delays> delays;
-  std::vector<int32_t> num_saved_tokens;           // of a waiting request, whose vectors are on the host
-  std::vector<std::unique_ptr<int32_t[]>> tokens;  // room for max_total_tokens, then how many stop tokens, and they
+  std::vector<int32_t> num_saved_tokens;  // of a waiting request, whose vectors are on the host
+  // Room for max_total_tokens, then how many stop tokens, and they. The last known ones may be in the tail instead;
+  // behind them stands what is guessed (speculation.h).
+  std::vector<std::unique_ptr<int32_t[]>> tokens;
+  mutable std::vector<TokenTail> tails;
 
   // What other tiers have of it
   std::vector<std::vector<BlockKey>> keys;   // of its first complete blocks; empty without tiers
@@ -219,6 +235,11 @@ struct RequestTable {
   uint64_t next_sequence = 0;
 
  private:
+  void write_tail(Slot slot) const {
+    TokenTail& tail = tails[slot];
+    std::copy_n(tail.tokens, tail.num, tokens[slot].get() + num_tokens[slot] - tail.num);
+    tail.num = 0;
+  }
   Slot take_slot();
   static Pace pace_of(const RequestSpec& spec);
   bool is_stopped_by(Slot slot, int32_t last_token) const;

@@ -32,7 +32,7 @@ void Forms::write(std::span<const Slot> slots) {
   plan_.hidden_tokens.clear();
   plan_.missing_tokens.clear();
   plan_.uncached_token_ids.clear();
-  if (!config_.has_forms() && !config_.has_kinds()) return;
+  if (!has_any(slots)) slots = {};
   for (const Slot slot : slots) {
     const Row row = requests_.row[slot];
     const CacheForm form = memory_.form(row);
@@ -43,10 +43,18 @@ void Forms::write(std::span<const Slot> slots) {
     plan_.uncached_tokens.push_back(requests_.num_recomputed_tokens[slot]);
     plan_.hidden_tokens.push_back(form.kind == CacheKind::kHidden ? std::max(0, begin - num_shared) : 0);
     plan_.missing_tokens.push_back(form.num_uncached_blocks * config_.block_size);
+    if (requests_.num_recomputed_tokens[slot] == 0) continue;
     const auto recomputed = requests_.known_tokens(slot).first(requests_.num_recomputed_tokens[slot]);
     plan_.uncached_token_ids.insert(plan_.uncached_token_ids.end(), recomputed.begin(), recomputed.end());
   }
   if (config_.enable_partial_caching) copies_.write(slots);
+}
+
+// Who has all its blocks again may have tokens yet to be recomputed into them.
+bool Forms::has_any(std::span<const Slot> slots) const {
+  if (memory_.has_forms()) return true;
+  return config_.enable_partial_caching &&
+         std::ranges::any_of(slots, [&](Slot slot) { return requests_.num_recomputed_tokens[slot] > 0; });
 }
 
 int32_t Forms::num_uncached_tokens(Slot slot) const {

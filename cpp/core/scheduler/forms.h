@@ -42,7 +42,8 @@ class Forms {
   }
   // What the step computed of the request is counted. is_sound: it may be copied.
   void on_computed(Slot slot, bool is_sound) {
-    if (config_.enable_partial_caching) requests_.num_recomputed_tokens[slot] = num_uncached_tokens(slot);
+    auto& num_recomputed = requests_.num_recomputed_tokens[slot];
+    if (num_recomputed > 0 || memory_.has_forms()) num_recomputed = num_uncached_tokens(slot);
     if (is_sound) copies_.on_computed(slot);
   }
   // The plan's arrays about forms, for its sequences in order.
@@ -51,6 +52,8 @@ class Forms {
   void count(SchedulerStats* stats) const;
 
  private:
+  // Whether a sequence's tokens are not all there as K and V, and read from there.
+  bool has_any(std::span<const Slot> slots) const;
   // Computed tokens that are not cached. REQUIRES: the request runs.
   int32_t num_uncached_tokens(Slot slot) const;
   void count(Conversion conversion) { ++counters_.num_conversions[static_cast<size_t>(conversion)]; }

@@ -11,12 +11,6 @@
 #include "stages/class_order.h"
 
 namespace hocket {
-namespace {
-
-constexpr size_t kPrefetched = 8;  // requests of a step: whose memory is asked for before it is written
-
-}  // namespace
-
 Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
     : state_(config, estimates),
       refiner_(estimates.latency, {.prior_deviation = estimates.latency_deviation}),
@@ -234,7 +228,6 @@ const StepOutput& Scheduler::commit(std::span<const int32_t> sampled, double now
   size_t next_sample = 0;
   for (size_t s = 0; s < slots.size();) {
     const Slot slot = slots[s];
-    if (s + kPrefetched < slots.size()) state_.requests.prefetch_append(slots[s + kPrefetched]);
     const bool is_sampled =
         next_sample < sampled.size() && state_.plan.sample_seqs[next_sample] == static_cast<int32_t>(s);
     const bool is_draft = announcements_.is_draft(slot);

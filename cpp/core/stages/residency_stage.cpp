@@ -35,11 +35,10 @@ double recomputed_share(const SchedulerConfig& config, const Snapshot& snapshot)
 }  // namespace
 
 int32_t max_running(const Snapshot& snapshot, const BatchFeatures& decodes, std::span<const Slot> decoding,
-                    std::span<const Slot> waiting) {
+                    double slack, std::span<const Slot> waiting) {
   const RequestTable& requests = snapshot.requests;
   if (waiting.empty() || !snapshot.estimates.knows_latency()) return Residency::kEverybody;
   const double margin = snapshot.estimates.margin.value();
-  double slack = tightest_slack(snapshot, decoding);
   BatchFeatures features = decodes;
   auto num_running = static_cast<int32_t>(decoding.size());
   const auto add = [&](Slot slot) {

@@ -25,8 +25,9 @@
 namespace hocket {
 
 // b, for waiting requests in that order. decodes: what the step has of `decoding`, all online requests that decode.
+// slack: their tightest_slack().
 int32_t max_running(const Snapshot& snapshot, const BatchFeatures& decodes, std::span<const Slot> decoding,
-                    std::span<const Slot> waiting);
+                    double slack, std::span<const Slot> waiting);
 
 class ResidencyStage {
  public:

@@ -6,6 +6,7 @@ namespace hocket {
 
 void StepBuilder::begin(const Snapshot& snapshot, Composition* composition) {
   snapshot_ = &snapshot;
+  has_forms_ = knows_forms_ && snapshot.memory.has_forms();
   latency_ = &snapshot.estimates.latency;
   composition_ = composition;
   batch_.clear();

@@ -15,7 +15,7 @@ namespace hocket {
 class StepBuilder {
  public:
   explicit StepBuilder(const SchedulerConfig& config)
-      : has_forms_(config.has_forms()),
+      : knows_forms_(config.has_forms()),
         block_size_(config.block_size),
         batch_(config.max_model_len),
         num_groups_(config.num_groups()),
@@ -65,7 +65,8 @@ class StepBuilder {
   int32_t most_tokens(int64_t context, int32_t num_left);
   void grant(Slot slot, int32_t num_tokens, bool is_admission, CacheForm form);
 
-  const bool has_forms_;
+  bool has_forms_ = false;  // whether somebody's tokens are not all there as K and V
+  const bool knows_forms_;
   const int32_t block_size_;
   const Snapshot* snapshot_ = nullptr;
   const LatencyModel* latency_ = nullptr;

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fakes.engine_driver import greedy_requests, make_engine, output_tokens, run
@@ -40,7 +41,8 @@ class Watch:
         self.inner, self.engine._executor = self.engine._executor, self
 
     def execute(self, plan: BatchPlan) -> StepResult:
-        is_int8 = plan.cache_kinds == CacheKind.INT8
+        kinds = plan.cache_kinds if len(plan.cache_kinds) else np.zeros(plan.num_seqs, np.int32)
+        is_int8 = kinds == CacheKind.INT8
         self.in_int8 |= set(plan.request_ids[is_int8].tolist())
         self.num_mixed += bool(is_int8.any() and not is_int8.all())
         self.num_rounded += len(plan.roundings)
