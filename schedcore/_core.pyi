@@ -207,8 +207,8 @@ class BatchPlan:
     block_table_index: Int64
     block_table_unit: Int32
     preempted_ids: UInt64
-    cache_kinds: Int32  # CacheKind per sequence, or empty where no form other than KV is possible
-    uncached_tokens: Int32  # per sequence, or empty where all tokens are cached as KV or int8; so are the next two
+    cache_kinds: Int32  # CacheKind per sequence, or empty where nobody's tokens have another form than KV
+    uncached_tokens: Int32  # per sequence, or empty likewise or where int8 is the only other kind; so are the next two
     hidden_tokens: Int32
     missing_tokens: Int32
     uncached_token_ids: Int32  # of all sequences, one after the other

@@ -85,9 +85,11 @@ class Core:
 
     def _write(self, plan: BatchPlan) -> None:
         for seq, (request, row) in enumerate(zip(plan.request_ids.tolist(), plan.rows.tolist(), strict=True)):
-            missing = int(plan.missing_tokens[seq]) // BLOCK
+            has_forms = len(plan.missing_tokens) > 0
+            missing = int(plan.missing_tokens[seq]) // BLOCK if has_forms else 0
+            num_uncached = int(plan.uncached_tokens[seq]) if has_forms else 0
             begin = int(plan.seq_lens[seq] - np.diff(plan.query_start)[seq])
-            first = missing if plan.uncached_tokens[seq] > missing * BLOCK else begin // BLOCK
+            first = missing if num_uncached > missing * BLOCK else begin // BLOCK
             self._check_context(request, row, missing, first)
             for block in range(max(first, missing), (int(plan.seq_lens[seq]) - 1) // BLOCK + 1):
                 for part in range(UNITS_PER_BLOCK):

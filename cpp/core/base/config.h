@@ -84,9 +84,9 @@ struct SchedulerConfig {
   int32_t compact_units_per_block() const {
     return std::max(hidden_units_per_group, int8_units_per_group) * num_groups();
   }
+  bool has_kinds() const { return compact_units_per_block() > 0; }  // beside K and V
   // Whether some tokens' K and V are made anew in every step.
   bool has_forms() const { return hidden_units_per_group > 0 || enable_partial_caching; }
-  bool has_kinds() const { return compact_units_per_block() > 0; }
   bool restores_from_tiers() const { return num_host_blocks > 0 && enable_prefix_caching; }
   double hidden_ratio() const { return hidden_units_per_group > 0 ? hidden_units_per_group / 2.0 : 1.0; }  // eta
   int32_t num_blocks() const { return num_units / units_per_block(); }

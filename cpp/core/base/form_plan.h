@@ -48,10 +48,10 @@ struct FormPlan {
   std::vector<Projection> projections;
   std::vector<int32_t> projected_units;  // [num_projections][hidden units per block]
 
-  // After the tables have changed, before anything else of the step is written.
+  // After the tables have changed, before anything else of the step is written. The units are as the tables named them,
+  // group by group K and V.
   std::vector<Rounding> roundings;
-  std::vector<int32_t>
-      rounded_units;  // [num_roundings][units per block], as the tables named them: group by group K, V
+  std::vector<int32_t> rounded_units;  // [num_roundings][units per block]
 
   bool has_copies() const { return !copy_slots.empty(); }
 
