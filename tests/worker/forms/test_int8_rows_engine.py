@@ -124,21 +124,20 @@ def test_where_memory_is_short_some_are_and_others_answer_as_ever(
     assert [len(of_request) for of_request in tokens] == [NUM_OUTPUT] * len(case.requests)
     assert 0 < len(watch.in_int8) < len(case.requests)
     assert watch.num_mixed > 0
+    assert watch.num_rounded > 0  # where they ran
     for request, found, expected in zip(case.requests, tokens, case.expected, strict=True):
         if request.request_id not in watch.in_int8:
             assert found == expected
 
 
-def test_fewer_lose_their_memory_and_some_are_rounded_where_they_are(case: Case) -> None:
-    num_preemptions, num_rounded = {}, 0
+def test_fewer_lose_their_memory(case: Case) -> None:
+    num_preemptions = {}
     for kinds in ("kv", "int8"):
-        engine, watch = small_engine(case.folder, 40, cache_kinds=kinds, max_ttft_ms=0)
+        engine, _ = small_engine(case.folder, 40, cache_kinds=kinds, max_ttft_ms=0)
         for _ in range(3):
             run(engine, case.requests)
         num_preemptions[kinds] = engine.stats().num_preemptions
-        num_rounded = watch.num_rounded
     assert num_preemptions["int8"] < num_preemptions["kv"]
-    assert num_rounded > 0
     assert engine.stats().num_conversions[NUM_TO_INT8] > 0
 
 
