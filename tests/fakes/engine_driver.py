@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from schedcore._core import BatchPlan
 from schedcore.api.config import EngineConfig
 from schedcore.api.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
 from worker.process.engine import Engine
 from worker.process.engine_process import build_engine
+from worker.runner.executor import StepResult
 
 GATEWAY = b"gateway"
 GREEDY = SamplingParams(temperature=0.0)
@@ -28,6 +30,26 @@ def make_engine(folder: Path, clock: Callable[[], float] = time.monotonic, **set
         "host_cache_bytes": 0,
     }
     return build_engine(EngineConfig(model=str(folder), **{**defaults, **settings}), clock(), clock)[0]
+
+
+class PlanWatch:
+    """An executor in the place of the engine's: it sees every plan before it has it executed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._inner, engine._executor = engine._executor, self
+
+    def note(self, plan: BatchPlan) -> None:
+        raise NotImplementedError
+
+    def execute(self, plan: BatchPlan) -> StepResult:
+        self.note(plan)
+        return self._inner.execute(plan)
+
+    def add_request(self, request: EngineRequest) -> None:
+        self._inner.add_request(request)
+
+    def remove_request(self, request_id: int) -> None:
+        self._inner.remove_request(request_id)
 
 
 def greedy_requests(prompts: Sequence[list[int]], num_tokens: int, first_id: int = 1) -> list[EngineRequest]:

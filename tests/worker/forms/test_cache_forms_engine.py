@@ -4,52 +4,37 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.engine_driver import greedy_requests, make_engine, output_tokens, run
+from fakes.engine_driver import PlanWatch, greedy_requests, make_engine, output_tokens, run
 from fakes.tiny_checkpoints import VOCAB_SIZE, write_checkpoint
 from schedcore._core import BatchPlan, Estimates, Scheduler, SchedulerConfig, algorithms
 from schedcore.api.types import EngineRequest, SamplingParams, TokenDelta
 from schedcore.record.replay import replay
 from worker.process.engine import Engine
-from worker.runner.executor import StepResult
 
 NUM_OUTPUT, MAX_LEN = 24, 128
 BYTES_PER_TOKEN = 2 * 3 * 64 * 4  # K and V of three layers, d_kv 64, float32
 LENGTHS = (7, 90, 33, 16, 61, 2, 100, 48, 17, 75, 90, 5)
 
 
-@dataclass
-class Watch:
-    """An executor that counts what plans hold, before it has them executed."""
+class Watch(PlanWatch):
+    """Counts what plans hold."""
 
-    engine: Engine
-    num_hidden: int = 0
-    num_uncached: int = 0
-    num_projected: int = 0
-    most_tokens: int = 0  # with cache, in one step
-    inner: Any = field(init=False)
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.num_hidden = self.num_uncached = self.num_projected = 0
+        self.most_tokens = 0  # with cache, in one step
 
-    def __post_init__(self) -> None:
-        self.inner, self.engine._executor = self.engine._executor, self
-
-    def execute(self, plan: BatchPlan) -> StepResult:
+    def note(self, plan: BatchPlan) -> None:
         self.num_hidden += int(plan.hidden_tokens.sum())
         self.num_uncached += int(plan.uncached_tokens.sum())
         self.num_projected += len(plan.projections)
         self.most_tokens = max(self.most_tokens, int(plan.seq_lens.sum()))
-        result: StepResult = self.inner.execute(plan)
-        return result
-
-    def add_request(self, request: EngineRequest) -> None:
-        self.inner.add_request(request)
-
-    def remove_request(self, request_id: int) -> None:
-        self.inner.remove_request(request_id)
 
 
 @dataclass(frozen=True)

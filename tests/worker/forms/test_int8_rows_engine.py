@@ -3,58 +3,46 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fakes.engine_driver import greedy_requests, make_engine, output_tokens, run
+from fakes.engine_driver import PlanWatch, greedy_requests, make_engine, output_tokens, run
 from fakes.guessing_engines import DEMO_MODEL, cheap_profile, guessing, repetitive_prompts
 from fakes.tiny_checkpoints import VOCAB_SIZE, write_checkpoint
 from schedcore._core import BatchPlan, CacheKind
 from schedcore.api.types import EngineRequest
 from schedcore.record.replay import replay
 from worker.process.engine import Engine
-from worker.runner.executor import StepResult
 
 NUM_OUTPUT, MAX_LEN, SHARED = 24, 128, 40
 LENGTHS = (7, 90, 33, 16, 61, 2, 100, 48, 17, 75, 90, 5)
 FAMILIES = ["llama", "qwen3", "mistral"]  # grouped heads: hidden states gain nothing
 ALL = {"policy": "fcfs", "cache_kinds": "int8"}  # every request
+ON_DISK = 2  # of EngineStats.num_hit_tokens
 NUM_TO_INT8 = 3  # of Conversion in scheduler_stats.h
 
 
-@dataclass
-class Watch:
-    """An executor that notes who was kept how, before it has plans executed."""
+class Watch(PlanWatch):
+    """Notes who was kept how."""
 
-    engine: Engine
-    in_int8: set[int] = field(default_factory=set)  # requests
-    most_tokens: int = 0  # with cache, in one step
-    num_mixed: int = 0  # steps with both kinds
-    num_rounded: int = 0  # blocks
-    inner: Any = field(init=False)
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.in_int8: set[int] = set()  # requests
+        self.most_tokens = 0  # with cache, in one step
+        self.num_mixed = 0  # steps with both kinds
+        self.num_rounded = 0  # blocks
 
-    def __post_init__(self) -> None:
-        self.inner, self.engine._executor = self.engine._executor, self
-
-    def execute(self, plan: BatchPlan) -> StepResult:
+    def note(self, plan: BatchPlan) -> None:
         kinds = plan.cache_kinds if len(plan.cache_kinds) else np.zeros(plan.num_seqs, np.int32)
         is_int8 = kinds == CacheKind.INT8
         self.in_int8 |= set(plan.request_ids[is_int8].tolist())
         self.num_mixed += bool(is_int8.any() and not is_int8.all())
         self.num_rounded += len(plan.roundings)
         self.most_tokens = max(self.most_tokens, int(plan.seq_lens.sum()))
-        result: StepResult = self.inner.execute(plan)
-        return result
-
-    def add_request(self, request: EngineRequest) -> None:
-        self.inner.add_request(request)
-
-    def remove_request(self, request_id: int) -> None:
-        self.inner.remove_request(request_id)
 
 
 @dataclass(frozen=True)
@@ -183,8 +171,13 @@ def test_guesses_are_verified_in_int8_too(tmp_path: Path) -> None:
 def test_blocks_of_other_units_are_another_cache(case: Case, tmp_path: Path) -> None:
     """Units are larger where some may be in int8: what a disk holds of one cache is not the other's."""
     settings = {"disk_cache_dir": str(tmp_path), "disk_cache_bytes": 64 << 20, "host_cache_bytes": 1 << 20}
-    for kinds in ("kv", "int8", "kv"):
-        engine = make_engine(case.folder, dtype="bfloat16", cache_kinds=kinds, **settings)
+    expected = output_tokens(run(make_engine(case.folder, dtype="bfloat16"), case.requests))
+    from_disk = []
+    for kinds in ("kv", "kv", "int8"):
+        engine = make_engine(case.folder, dtype="bfloat16", cache_kinds=kinds, restore="always", **settings)
         tokens = output_tokens(run(engine, case.requests))
+        from_disk.append(engine.stats().num_hit_tokens[ON_DISK])
         engine.close()
-        assert tokens == output_tokens(run(make_engine(case.folder, dtype="bfloat16"), case.requests))
+        assert tokens == expected
+    assert from_disk[0] == from_disk[2] == 0
+    assert from_disk[1] > 0
