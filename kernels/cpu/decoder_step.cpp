@@ -10,6 +10,7 @@
 #include "simd.h"
 #include "threads/parallel.h"
 #include "threads/thread_pool.h"
+#include "with_type.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
@@ -107,21 +108,11 @@ class DecoderStep {
   }
 
   void embed() {
-    const auto take = [&](auto* table) {
+    keep(with_type(model_.embedding_dtype, [&](auto zero) {
+      const auto* table = static_cast<const decltype(zero)*>(model_.embedding);
       take_rows(table, args_.token_ids, args_.num_tokens, hidden_size_, residual_);
-    };
-    switch (model_.embedding_dtype) {
-      case DType::kFloat32:
-        return take(static_cast<const float*>(model_.embedding));
-      case DType::kBFloat16:
-        return take(static_cast<const BFloat16*>(model_.embedding));
-      case DType::kFloat16:
-        return take(static_cast<const Float16*>(model_.embedding));
-      case DType::kInt8:
-      case DType::kInt8Blocks:
-      case DType::kInt4Blocks:
-        status_ = Status::kUnsupportedDType;
-    }
+      return Status::kOk;
+    }));
   }
 
   // residual_ -> mixed_, K and V to the pool.

@@ -20,6 +20,7 @@
 #include "kernels.h"
 #include "simd.h"
 #include "threads/parallel.h"
+#include "with_type.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
@@ -267,24 +268,11 @@ class PagedAttention {
 
 Status paged_attention(const PagedAttentionArgs& args) {
   if (args.dtype != DType::kFloat32) return Status::kUnsupportedDType;
-  switch (args.pool.dtype) {
-    case DType::kFloat32:
-      PagedAttention<float>(args).run();
-      return Status::kOk;
-    case DType::kBFloat16:
-      PagedAttention<BFloat16>(args).run();
-      return Status::kOk;
-    case DType::kFloat16:
-      PagedAttention<Float16>(args).run();
-      return Status::kOk;
-    case DType::kInt8:
-      PagedAttention<int8_t>(args).run();
-      return Status::kOk;
-    case DType::kInt8Blocks:
-    case DType::kInt4Blocks:
-      break;
-  }
-  return Status::kUnsupportedDType;
+  const auto run = [&](auto zero) {
+    PagedAttention<decltype(zero)>(args).run();
+    return Status::kOk;
+  };
+  return args.pool.dtype == DType::kInt8 ? run(int8_t{}) : with_type(args.pool.dtype, run);
 }
 
 }  // namespace hocket::cpu::HOCKET_ISA

@@ -5,6 +5,7 @@
 #include "kernels.h"
 #include "simd.h"
 #include "threads/parallel.h"
+#include "with_type.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
@@ -25,19 +26,7 @@ Status run(const HiddenGatherArgs& args) {
 
 Status hidden_gather(const HiddenGatherArgs& args) {
   if (args.dtype != DType::kFloat32) return Status::kUnsupportedDType;
-  switch (args.pool.dtype) {
-    case DType::kFloat32:
-      return run<const float>(args);
-    case DType::kBFloat16:
-      return run<const BFloat16>(args);
-    case DType::kFloat16:
-      return run<const Float16>(args);
-    case DType::kInt8:
-    case DType::kInt8Blocks:
-    case DType::kInt4Blocks:
-      break;
-  }
-  return Status::kUnsupportedDType;
+  return with_type(args.pool.dtype, [&](auto zero) { return run<const decltype(zero)>(args); });
 }
 
 }  // namespace hocket::cpu::HOCKET_ISA

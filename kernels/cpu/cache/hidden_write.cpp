@@ -5,6 +5,7 @@
 #include "kernels.h"
 #include "simd.h"
 #include "threads/parallel.h"
+#include "with_type.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
@@ -26,19 +27,7 @@ Status run(const HiddenWriteArgs& args) {
 
 Status hidden_write(const HiddenWriteArgs& args) {
   if (args.dtype != DType::kFloat32) return Status::kUnsupportedDType;
-  switch (args.pool.dtype) {
-    case DType::kFloat32:
-      return run<float>(args);
-    case DType::kBFloat16:
-      return run<BFloat16>(args);
-    case DType::kFloat16:
-      return run<Float16>(args);
-    case DType::kInt8:
-    case DType::kInt8Blocks:
-    case DType::kInt4Blocks:
-      break;
-  }
-  return Status::kUnsupportedDType;
+  return with_type(args.pool.dtype, [&](auto zero) { return run<decltype(zero)>(args); });
 }
 
 }  // namespace hocket::cpu::HOCKET_ISA

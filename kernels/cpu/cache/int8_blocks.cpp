@@ -7,6 +7,7 @@
 #include "simd.h"
 #include "threads/parallel.h"
 #include "threads/thread_pool.h"
+#include "with_type.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
@@ -54,19 +55,7 @@ Status run(const Int8BlocksArgs& args) {
 }  // namespace
 
 Status int8_blocks(const Int8BlocksArgs& args) {
-  switch (args.pool.dtype) {
-    case DType::kFloat32:
-      return run<float>(args);
-    case DType::kBFloat16:
-      return run<BFloat16>(args);
-    case DType::kFloat16:
-      return run<Float16>(args);
-    case DType::kInt8:
-    case DType::kInt8Blocks:
-    case DType::kInt4Blocks:
-      break;
-  }
-  return Status::kUnsupportedDType;
+  return with_type(args.pool.dtype, [&](auto zero) { return run<decltype(zero)>(args); });
 }
 
 }  // namespace hocket::cpu::HOCKET_ISA

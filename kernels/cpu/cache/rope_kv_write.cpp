@@ -10,6 +10,7 @@
 #include "simd.h"
 #include "threads/parallel.h"
 #include "threads/thread_pool.h"
+#include "with_type.h"
 
 namespace hocket::cpu::HOCKET_ISA {
 namespace {
@@ -105,20 +106,8 @@ Status run(const RopeKvWriteArgs& args) {
 
 Status rope_kv_write(const RopeKvWriteArgs& args) {
   if (args.dtype != DType::kFloat32) return Status::kUnsupportedDType;
-  switch (args.pool.dtype) {
-    case DType::kFloat32:
-      return run<float>(args);
-    case DType::kBFloat16:
-      return run<BFloat16>(args);
-    case DType::kFloat16:
-      return run<Float16>(args);
-    case DType::kInt8:
-      return run<int8_t>(args);
-    case DType::kInt8Blocks:
-    case DType::kInt4Blocks:
-      break;
-  }
-  return Status::kUnsupportedDType;
+  if (args.pool.dtype == DType::kInt8) return run<int8_t>(args);
+  return with_type(args.pool.dtype, [&](auto zero) { return run<decltype(zero)>(args); });
 }
 
 }  // namespace hocket::cpu::HOCKET_ISA
