@@ -23,6 +23,15 @@ inline void write_columns(const ProductOutput& out, int64_t row, int64_t column,
   store_columns(to, value, num_columns);
 }
 
+// Asks for what num_rows rows over a panel are added to, long before write_panel().
+inline void fetch_panel(const PackedWeight& weight, const ProductOutput& out, int64_t row, int64_t num_rows,
+                        int64_t panel) {
+  if (!out.is_added) return;
+  const float* place = static_cast<const float*>(out.data) + row * out.stride;
+  place += panel * (weight.is_gated ? kWidth : kPanel);
+  for (int64_t r = 0; r < num_rows; ++r, place += out.stride) __builtin_prefetch(place, 0, 3);
+}
+
 // The sums of one row over one panel.
 inline void write_panel(const PackedWeight& weight, const ProductOutput& out, int64_t row, int64_t panel, Vec first,
                         Vec second) {

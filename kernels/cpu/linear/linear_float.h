@@ -142,6 +142,7 @@ class FloatProduct {
   // further down the same panels is asked for; else `ahead` is.
   template <int kRows, int kPanels, bool kIsOnly, class W>
   [[gnu::noinline]] void tile(int64_t row, const W* panels, int64_t index, Ahead ahead) const {
+    if constexpr (!kIsOnly) fetch_panel(weight_, out_, row, kRows, index);
     const int64_t stride = x_.stride;
     const float* thirds[(kRows + 2) / 3];  // every third row: the two behind it are one and two strides away
     for (int i = 0; i < (kRows + 2) / 3; ++i) {
