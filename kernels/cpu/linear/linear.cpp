@@ -87,8 +87,8 @@ int64_t element_bytes(const ProductInput& x) {
 // Rows of x that are multiplied with all panels before the next ones: as many as stay in a core's cache with a panel,
 // but never so few that cores wait for a weight that is in memory.
 int64_t rows_together(const ProductInput& x, const PackedWeight& weight) {
-  int64_t most = x.num_rows, group = 1;  // where x is bfloat16 or int8 it brings nothing, or was not measured
-  if (x.dtype == DType::kFloat32) {
+  int64_t most = x.num_rows, group = 1;
+  if (x.dtype == DType::kFloat32 && kWidth == 8) {  // elsewhere it brings nothing (int8), or was not measured
     group = 12;
     most = max(256 * 1024 / (weight.in_features * 4) / group, int64_t{2}) * group;
   }
