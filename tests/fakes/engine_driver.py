@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -32,14 +33,14 @@ def make_engine(folder: Path, clock: Callable[[], float] = time.monotonic, **set
     return build_engine(EngineConfig(model=str(folder), **{**defaults, **settings}), clock(), clock)[0]
 
 
-class PlanWatch:
+class PlanWatch(ABC):
     """An executor in the place of the engine's: it sees every plan before it has it executed."""
 
     def __init__(self, engine: Engine) -> None:
         self._inner, engine._executor = engine._executor, self
 
-    def note(self, plan: BatchPlan) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def note(self, plan: BatchPlan) -> None: ...
 
     def execute(self, plan: BatchPlan) -> StepResult:
         self.note(plan)
