@@ -45,7 +45,7 @@ def model_folder(name: str) -> Path:
 
 @contextlib.contextmanager
 def running(folder: Path, commands: dict[str, str]) -> Iterator[list[ServerProcess]]:
-    """Started one after the other, stopped together; of several, each runs in its turn() only."""
+    """Started one after the other, at rest, stopped together; of several, each runs in its turn() only."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         servers = []
@@ -56,7 +56,7 @@ def running(folder: Path, commands: dict[str, str]) -> Iterator[list[ServerProce
         for server in servers:
             server.takes_turns = len(servers) > 1
             with server.turn():
-                pass
+                server.wait_until_idle()
         yield servers
 
 

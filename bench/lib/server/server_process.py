@@ -19,6 +19,8 @@ import psutil
 
 POLL_SECONDS = 0.05
 STOP_SECONDS = 20.0
+IDLE_SECONDS = 1.0
+IDLE_CORES = 0.05
 
 
 class ServerFailedError(Exception):
@@ -117,6 +119,21 @@ class ServerProcess:
                 times = process.cpu_times()
                 total += times.user + times.system
         return total
+
+    def wait_until_idle(self, timeout_seconds: float = 30.0) -> None:
+        """Returns when all processes together used less than IDLE_CORES for IDLE_SECONDS, or after the timeout.
+
+        A server goes on with things when it is healthy, as ours has the system back its cache with memory: what is
+        measured meanwhile is not what it does from then on.
+        """
+        deadline = time.perf_counter() + timeout_seconds
+        used, since = self.cpu_seconds(), time.perf_counter()
+        while since < deadline:
+            time.sleep(IDLE_SECONDS)
+            now_used, now = self.cpu_seconds(), time.perf_counter()
+            if now_used - used < IDLE_CORES * (now - since):
+                return
+            used, since = now_used, now
 
     def metrics_text(self) -> str:
         """The server's /metrics page, empty if it has none."""

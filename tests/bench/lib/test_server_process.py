@@ -6,10 +6,12 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from bench.lib.server import server_process
 from bench.lib.server.cpu_use import read_cpu_use
 from bench.lib.server.server_process import ServerFailedError, ServerProcess, is_healthy
 
@@ -64,6 +66,17 @@ def test_cpu_time_of_the_server_is_not_noise(tmp_path: Path) -> None:
     assert use.wall > 0
     assert use.server >= 0
     assert use.noise_ratio == max(0.0, use.busy - use.server - use.client) / use.wall
+
+
+def test_a_server_that_still_works_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_process, "IDLE_SECONDS", 0.01)
+    seconds = iter([0.0, 1.0, 2.0, *[2.5] * 9])
+    with ServerProcess("fake", COMMAND, "hello", tmp_path / "log") as server:
+        monkeypatch.setattr(server, "cpu_seconds", lambda: next(seconds))
+        server.wait_until_idle()
+        assert len(list(seconds)) == 7  # asked until two answers were alike
+        monkeypatch.setattr(server, "cpu_seconds", time.perf_counter)
+        server.wait_until_idle(timeout_seconds=0.05)  # never at rest
 
 
 def test_server_that_ends_early_is_reported_with_its_last_words(tmp_path: Path) -> None:
