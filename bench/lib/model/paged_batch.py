@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from worker.batch.host_memory import HugePageMemory
 from worker.batch.int8_cache import integers_and_scales, quantize_heads, vector_size
 from worker.batch.paged_pool import PagedPool, StepBatch
 
@@ -24,7 +25,8 @@ def make_paged_batch(
     units = torch.randperm(num_seqs * 2 * blocks, dtype=torch.int32).view(num_seqs, 1, 2, blocks)
     units[:, ..., : num_shared // BLOCK_SIZE] = units[:1, ..., : num_shared // BLOCK_SIZE].clone()
     data = _random_units(units.numel(), kv_heads, head_dim, dtype)
-    data = data.expand(-1, LAYERS_PER_UNIT, -1, -1).contiguous()
+    layers = (data.shape[0], LAYERS_PER_UNIT, *data.shape[2:])
+    data = HugePageMemory().empty(layers, dtype).copy_(data.expand(layers))  # as in a worker on CPU
     pool = PagedPool(data.to(device), units.to(device), kv_heads, head_dim)
 
     def ints(values: torch.Tensor) -> torch.Tensor:
