@@ -76,7 +76,9 @@ def test_a_server_that_still_works_is_waited_for(tmp_path: Path, monkeypatch: py
         server.wait_until_idle()
         assert len(list(seconds)) == 7  # asked until two answers were alike
         monkeypatch.setattr(server, "cpu_seconds", time.perf_counter)
-        server.wait_until_idle(timeout_seconds=0.05)  # never at rest
+        begin = time.perf_counter()
+        server.wait_until_idle(timeout_seconds=0.05)
+        assert time.perf_counter() - begin >= 0.05, "never at rest"
 
 
 def test_server_that_ends_early_is_reported_with_its_last_words(tmp_path: Path) -> None:
