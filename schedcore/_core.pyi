@@ -358,7 +358,8 @@ class Scheduler:
         everybody), uncached_ratio,
         num_steps, num_prompt_tokens, num_output_tokens, num_cached_prompt_tokens, num_queried_prompt_tokens,
         num_preemptions, num_evicted_blocks, num_preempted and class_seconds (lists per RequestClass),
-        offline_only_seconds, num_finished (list per FinishReason), step_time_error_ratio, and of tiers and sessions:
+        offline_only_seconds, num_finished (list per FinishReason), step_time_error_ratio, promised_itl_seconds,
+        reader_margin, and of tiers and sessions:
         cpp/core/state/scheduler_stats.h."""
     def latency(self) -> dict[str, Any]:
         """model (LatencyModel), mean_relative_error, num_held_out, num_observed:

@@ -105,11 +105,12 @@ py::dict stats(SchedulerObject& object) {
       "num_announced_requests"_a = counters.num_announced_requests,
       "num_prepared_tokens"_a = counters.num_prepared_tokens, "num_wasted_tokens"_a = counters.num_wasted_tokens,
       "num_host_blocks"_a = stats.num_host_blocks, "num_free_host_blocks"_a = stats.num_free_host_blocks,
-      "predicted_ttft_seconds"_a = stats.predicted_ttft_seconds, "num_sessions"_a = stats.num_sessions,
-      "num_leases"_a = stats.num_leases, "num_saved_blocks"_a = stats.tiers.num_saved_blocks,
-      "num_stored_blocks"_a = stats.tiers.num_stored_blocks, "num_fetched_blocks"_a = stats.tiers.num_fetched_blocks,
-      "num_lost_blocks"_a = stats.tiers.num_lost_blocks, "num_pulled_blocks"_a = stats.tiers.num_pulled_blocks,
-      "num_unpulled_blocks"_a = stats.tiers.num_unpulled_blocks, "num_loaded_blocks"_a = stats.tiers.num_loaded_blocks,
+      "predicted_ttft_seconds"_a = stats.predicted_ttft_seconds, "promised_itl_seconds"_a = stats.promised_itl_seconds,
+      "reader_margin"_a = stats.reader_margin, "num_sessions"_a = stats.num_sessions, "num_leases"_a = stats.num_leases,
+      "num_saved_blocks"_a = stats.tiers.num_saved_blocks, "num_stored_blocks"_a = stats.tiers.num_stored_blocks,
+      "num_fetched_blocks"_a = stats.tiers.num_fetched_blocks, "num_lost_blocks"_a = stats.tiers.num_lost_blocks,
+      "num_pulled_blocks"_a = stats.tiers.num_pulled_blocks, "num_unpulled_blocks"_a = stats.tiers.num_unpulled_blocks,
+      "num_loaded_blocks"_a = stats.tiers.num_loaded_blocks,
       "step_time_error_ratio"_a = object.scheduler().latency().mean_relative_error());
 }
 

@@ -28,7 +28,7 @@ GAUGES = {
     "num_sessions",
     "num_leases",
 }
-MEANS = {"uncached_ratio", "step_time_error_ratio"}
+MEANS = {"uncached_ratio", "step_time_error_ratio", "promised_itl_seconds", "reader_margin"}
 LEAST = {"predicted_ttft_seconds"}  # a new request goes where it is served first
 GREATEST = {"block_bytes"}
 OF_GATEWAY = {"servers", "nodes", "num_retries", "num_stale_incarnations", "num_routed", "num_desired_nodes"}

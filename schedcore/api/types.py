@@ -305,6 +305,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     num_right_guesses: int = 0  # of these, those that came
     guess_seconds: float = 0.0  # sum over questions to a small model (worker/speculation/)
     predicted_ttft_seconds: float = 0.0  # of an online request that came now, with a short prompt
+    promised_itl_seconds: float = 0.0  # to who reads along without a target; 0: nothing is known of step times
+    reader_margin: float = 0.0  # by which steps beside them are planned shorter than that
     step_time_error_ratio: float = 0.0  # predicted against measured, mean over recent held-out steps
 
     # Servers that somebody else runs

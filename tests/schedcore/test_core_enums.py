@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import enum
+from functools import cache
 
 import pytest
 from test_layering import ROOT, tracked
@@ -13,6 +14,7 @@ from schedcore import _core
 ENUMS = sorted(name for name, value in vars(_core).items() if isinstance(value, enum.EnumMeta))
 
 
+@cache
 def classes(path: str) -> dict[str, ast.ClassDef]:
     tree = ast.parse((ROOT / path).read_text())
     return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}

@@ -34,10 +34,10 @@ struct Estimates {
         .num_decodes = num_decodes, .decode_context = num_decodes * kUsualContext, .max_context = kUsualContext};
     return std::max(kLeastItlSeconds, 2 * latency.predict(usual));
   }
-  // That a step may be predicted to take beside decodes that take so long, for 99 % of steps to keep that: so many
-  // times their own time. Where decodes are fewer, or shorter, readers feel less.
-  double step_seconds(int32_t max_num_seqs, double decode_seconds, double stretch) const {
-    return std::min(itl_seconds(max_num_seqs) / margin.of_readers(),
+  // That a step may be predicted to take beside decodes that take so long, for 99 % of steps to keep that, `leniency`
+  // times: so many times their own time. Where decodes are fewer, or shorter, readers feel less.
+  double step_seconds(int32_t max_num_seqs, double decode_seconds, double stretch, double leniency = 1.0) const {
+    return std::min(leniency * itl_seconds(max_num_seqs) / margin.of_readers(),
                     std::max(kLeastItlSeconds, stretch * decode_seconds));
   }
   // A time to the first token that this machine can keep: eight times that of computing 1024 tokens, and a second.

@@ -15,7 +15,7 @@
 //                  less the margin that steps have needed (step_margin.h). Where somebody decodes without a target,
 //                  prompts stretch it to max_decode_step_ms at most: they never take a whole step. Where that follows
 //                  the machine it grows fourfold for first tokens that can still come in time, and for those that
-//                  have waited for long (patience.h).
+//                  have waited for long, as such a prompt goes (patience.h).
 //   3  chunks      Decodes first, then prompts by priority; of equal priority, tenants that have been served less go
 //                  before others, even late: who sends so many that always some are in time would keep them out. Then
 //                  by deadline, those that would be late last. While memory is contended the densest come first
@@ -43,6 +43,7 @@
 
 #include "policies/policy.h"
 #include "requests/newcomers.h"
+#include "requests/prompt_share.h"
 #include "stages/class_order.h"
 #include "stages/form_stage.h"
 #include "stages/offline_stage.h"
@@ -103,6 +104,7 @@ class HocketPolicy final : public Policy {
                    seconds_beside_readers(config_, snapshot, decoding_, decode_seconds_, patience(snapshot))));
     }
     prefill_online(snapshot, *composition);
+    prompt_share_.note_step(decode_seconds_, builder_.seconds());
     fill_offline(snapshot, composition);
   }
 
@@ -428,12 +430,13 @@ class HocketPolicy final : public Policy {
   // With those whose prompts the step may compute. Who is served more than others anyway has to wait.
   Patience patience(const Snapshot& snapshot) const {
     const RequestTable& requests = snapshot.requests;
-    Patience patience(snapshot.estimates);
+    Patience patience(snapshot.estimates, prompt_share_.value());
     int64_t num_rows = num_rows_for_newcomers();
     for (const Prompt& p : prompts_) {  // under way, then as they came
       if (p.tenant_lead > 0 || (waits(snapshot, p) && num_rows-- <= 0)) continue;
       const double work = patience.is_full() ? 0.0 : prompt_seconds(snapshot, p.slot);
-      patience.add(work, requests.pending_seconds(p.slot, snapshot.now));
+      const double alone = snapshot.estimates.prefill_seconds(0, requests.num_tokens[p.slot]);
+      patience.add(work, requests.pending_seconds(p.slot, snapshot.now), alone);
     }
     return patience;
   }
@@ -496,6 +499,7 @@ class HocketPolicy final : public Policy {
   OfflineStage offline_;
   ResidencyStage ratio_;
   Newcomers newcomers_;
+  PromptShare prompt_share_;
 
   // Of the current step
   std::vector<Slot> decoding_;    // online

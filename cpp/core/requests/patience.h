@@ -4,13 +4,18 @@
 //
 //   as many   Prompts have as large a share of the time as those who wait for a first token are of all who wait or read
 //             along, and four ninths at least, within what readers are promised.
+//   due       For who has waited for longer than its own T, kDueTimes what its prompt takes alone (kDueSeconds at
+//   least,
+//             T at most), steps are kDrain times as long as leaves decodes the share of time that they had lately, if
+//             that is more: at that share no queue becomes shorter. And what is promised is stretched by the square of
+//             that wait over it, within the share: where decodes alone nearly fill it, prompts would stand still.
 //   in time   Whose first token can still come within kInTime of T gets the time for it: if the prompts up to that one
 //             take w seconds of work and it has l seconds left, they need the share w / l of the time, and a step whose
 //             decodes take d has it for them if it takes d / (1 - w / l).
-//   late      Who has waited for longer than T stretches steps by the square of its wait over T, or long prompts would
-//             queue at loads that the machine can carry.
+//   late      Who has waited for longer than T stretches steps by the square of its wait over T, share or not, or long
+//             prompts would queue at loads that the machine can carry.
 //
-// The last two to at most kMostStretch times what readers are promised.
+// The last three to at most kMostStretch times what readers are promised.
 //
 // Thread safety: none. No allocation.
 #pragma once
@@ -24,19 +29,27 @@ namespace hocket {
 class Patience {
  public:
   static constexpr double kInTime = 0.9;
-  static constexpr double kMostStretch = 4.0;
-  static constexpr double kLeastStretch = 1.8;  // of a step by prompts
+  static constexpr double kMostStretch = 4.0;   // of what is promised, and of decodes for who is due
+  static constexpr double kLeastStretch = 1.8;  // of decodes
+  static constexpr double kDueTimes = 4.0;
+  static constexpr double kDueSeconds = 1.0;
+  static constexpr double kDrain = 1.1;
+  static constexpr double kLeastShare = 0.01;  // of decodes
 
-  explicit Patience(const Estimates& estimates) : ttft_seconds_(estimates.ttft_seconds()) {}
+  // prompt_share: of the time, that prompts had lately.
+  explicit Patience(const Estimates& estimates, double prompt_share = 0.0)
+      : ttft_seconds_(estimates.ttft_seconds()), due_stretch_(kDrain / std::max(kLeastShare, 1 - prompt_share)) {}
 
   // No prompt after these can come in time.
   bool is_full() const { return work_seconds_ >= kInTime * ttft_seconds_; }
 
   // A prompt that the step may compute, in the order in which they are computed. work_seconds: that are left of it;
-  // whatever it is once is_full().
-  void add(double work_seconds, double waited_seconds) {
+  // whatever it is once is_full(). alone_seconds: of all of it.
+  void add(double work_seconds, double waited_seconds, double alone_seconds) {
     ++num_waiting_;
     longest_wait_ = std::max(longest_wait_, waited_seconds);
+    const double due = std::min(std::max(kDueSeconds, kDueTimes * alone_seconds), ttft_seconds_);
+    longest_overdue_ = std::max(longest_overdue_, waited_seconds / due);
     if (is_full()) return;
     work_seconds_ += work_seconds;
     const double left = kInTime * ttft_seconds_ - waited_seconds;
@@ -46,22 +59,30 @@ class Patience {
   // How many times as long as its decodes a step may take, for as many readers.
   double stretch(int64_t num_reading) const {
     const double crowd = static_cast<double>(num_waiting_) / static_cast<double>(std::max<int64_t>(1, num_reading));
-    return std::max(kLeastStretch, 1 + crowd);
+    const double least = longest_overdue_ > 1 ? std::clamp(due_stretch_, kLeastStretch, kMostStretch) : kLeastStretch;
+    return std::max(least, 1 + crowd);
   }
 
+  // How many times what readers are promised a step may take for those who are due.
+  double leniency() const { return stretched(longest_overdue_); }
+
   // To which prompts may stretch a step whose decodes take that long. usual_seconds: where nobody is pressed;
-  // promised_seconds: between a reader's tokens.
-  double seconds(double usual_seconds, double promised_seconds, double decode_seconds) const {
-    const double waited = longest_wait_ / ttft_seconds_;
-    const double late = usual_seconds * std::clamp(waited * waited, 1.0, kMostStretch);
+  // due_seconds: where the promise is stretched; promised_seconds: between a reader's tokens.
+  double seconds(double usual_seconds, double due_seconds, double promised_seconds, double decode_seconds) const {
+    const double late = usual_seconds * stretched(longest_wait_ / ttft_seconds_);
     const double in_time = share_ > 0 ? decode_seconds / (1 - share_) : 0.0;
-    return std::max(late, std::min(in_time, kMostStretch * promised_seconds));
+    return std::max({late, due_seconds, std::min(in_time, kMostStretch * promised_seconds)});
   }
 
  private:
+  // waited: relative to T.
+  static double stretched(double waited) { return std::clamp(waited * waited, 1.0, kMostStretch); }
+
   double ttft_seconds_;
+  double due_stretch_;
   int64_t num_waiting_ = 0;
   double longest_wait_ = 0.0;
+  double longest_overdue_ = 0.0;  // relative to its own T
   double work_seconds_ = 0.0;
   double share_ = 0.0;  // of the time, that prompts need
 };

@@ -408,6 +408,8 @@ SchedulerStats Scheduler::stats() const {
   stats.num_host_blocks = state_.tiers.index().num_slots();
   stats.num_free_host_blocks = state_.tiers.index().num_free_slots();
   stats.predicted_ttft_seconds = overload_.predicted_ttft(restores_.restoring());
+  stats.promised_itl_seconds = promised_itl_seconds(state_.config, state_.estimates);
+  stats.reader_margin = state_.estimates.margin.of_readers();
   stats.num_sessions = announcements_.num_sessions();
   stats.num_leases = announcements_.num_leases();
   stats.tiers = state_.tiers.counters();

@@ -86,6 +86,12 @@ inline double seconds_before_deadline(const Snapshot& snapshot, std::span<const 
   return tightest_slack(snapshot, online) / snapshot.estimates.margin.value();
 }
 
+// Between two tokens of who reads along without a target; 0: nothing is known of step times.
+inline double promised_itl_seconds(const SchedulerConfig& config, const Estimates& estimates) {
+  if (config.max_decode_step_ms > 0) return config.max_decode_step_ms / 1000;
+  return estimates.knows_latency() ? estimates.itl_seconds(config.max_num_seqs) : 0.0;
+}
+
 // To which prompts may stretch a step with these online decodes: where somebody reads along without a target, no prompt
 // takes the whole step away. Infinite where nobody does, or nothing is known of step times. decode_seconds: that the
 // decodes of the step take; infinite: as many as are usual. patience: with whose prompts they are.
@@ -100,7 +106,10 @@ inline double seconds_beside_readers(const SchedulerConfig& config, const Snapsh
   if (config.max_decode_step_ms > 0) return config.max_decode_step_ms / 1000;
   const Estimates& estimates = snapshot.estimates;
   const double stretch = patience.stretch(std::ssize(decoding));
-  return patience.seconds(estimates.step_seconds(config.max_num_seqs, decode_seconds, stretch),
+  const auto step_seconds = [&](double leniency) {
+    return estimates.step_seconds(config.max_num_seqs, decode_seconds, stretch, leniency);
+  };
+  return patience.seconds(step_seconds(1.0), step_seconds(patience.leniency()),
                           estimates.itl_seconds(config.max_num_seqs), decode_seconds);
 }
 inline double seconds_beside_readers(const SchedulerConfig& config, const Snapshot& snapshot,

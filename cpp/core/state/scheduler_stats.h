@@ -57,6 +57,8 @@ struct SchedulerStats {
   int64_t num_host_blocks = 0;
   int64_t num_free_host_blocks = 0;
   double predicted_ttft_seconds = 0.0;  // of an online request that came now, with a short prompt
+  double promised_itl_seconds = 0.0;    // to who reads along without a target; 0: nothing is known of step times
+  double reader_margin = 0.0;           // by which steps beside them are planned shorter than that
   int64_t num_sessions = 0;
   int64_t num_leases = 0;
   TierCounters tiers;

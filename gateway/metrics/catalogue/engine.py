@@ -54,6 +54,19 @@ ENGINE = Chapter(
             lambda r: r.stats.predicted_ttft_seconds,
             detail="Requests for which it would exceed `--max-ttft-ms` are refused.",
         ),
+        Family(
+            Kind.GAUGE,
+            "hocket_promised_itl_seconds",
+            "Between two tokens of who reads along without a target, as steps are planned.",
+            lambda r: r.stats.promised_itl_seconds,
+            detail="`--max-decode-step-ms`, or twice a step of 32 decodes with 1,024 tokens each, as believed now.",
+        ),
+        Family(
+            Kind.GAUGE,
+            "hocket_reader_margin_ratio",
+            "By which steps beside such readers are planned shorter than that, so that 99 % of them keep it.",
+            lambda r: r.stats.reader_margin,
+        ),
         _counter("hocket_steps", "Steps of the engine.", lambda s: s.num_steps),
         _counter(
             "hocket_guessed_tokens",

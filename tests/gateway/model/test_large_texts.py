@@ -16,7 +16,7 @@ from gateway.model.text_process import NICENESS, PART_IDS
 from gateway.model.work_pool import at_once
 from tests.fakes.tokenizer_kinds import TOKENIZER_KINDS
 
-TEXT = "Ein langer Text, 世界 and back. " * 4000
+TEXT = "Ein langer Text, 世界 and back. " * 1200  # in a process that stands back behind every other test
 
 
 @pytest.fixture(params=["qwen"])
