@@ -99,9 +99,10 @@ TEST(patience, decodes_have_less_of_the_time_than_lately_while_somebody_is_due) 
     return patience.stretch(10);
   };
   CHECK_EQ(stretch(0.5, 0.9), 1.8);
-  CHECK(is_near(stretch(0.5, 1.1), 2.2));
+  CHECK(is_near(stretch(0.45, 1.1), 2.0));
   CHECK_EQ(stretch(0.1, 1.1), 1.8);
-  CHECK_EQ(stretch(1.0, 1.1), 4.0);
+  CHECK_EQ(stretch(0.6, 1.1), 2.2);
+  CHECK_EQ(stretch(1.0, 1.1), 2.2);
 }
 
 TEST(patience, a_share_is_that_of_the_last_hundred_steps) {

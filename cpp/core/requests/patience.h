@@ -9,6 +9,7 @@
 //             T at most), steps are kDrain times as long as leaves decodes the share of time that they had lately, if
 //             that is more: at that share no queue becomes shorter. And what is promised is stretched by the square of
 //             that wait over it, within the share: where decodes alone nearly fill it, prompts would stand still.
+//             kMostDueStretch, for a share of half: what a burst takes is not what arrivals need.
 //   in time   Whose first token can still come within kInTime of T gets the time for it: if the prompts up to that one
 //             take w seconds of work and it has l seconds left, they need the share w / l of the time, and a step whose
 //             decodes take d has it for them if it takes d / (1 - w / l).
@@ -29,8 +30,8 @@ namespace hocket {
 class Patience {
  public:
   static constexpr double kInTime = 0.9;
-  static constexpr double kMostStretch = 4.0;   // of what is promised, and of decodes for who is due
-  static constexpr double kLeastStretch = 1.8;  // of decodes
+  static constexpr double kMostStretch = 4.0;  // of what is promised
+  static constexpr double kLeastStretch = 1.8, kMostDueStretch = 2.2;  // of decodes
   static constexpr double kDueTimes = 4.0;
   static constexpr double kDueSeconds = 1.0;
   static constexpr double kDrain = 1.1;
@@ -59,7 +60,7 @@ class Patience {
   // How many times as long as its decodes a step may take, for as many readers.
   double stretch(int64_t num_reading) const {
     const double crowd = static_cast<double>(num_waiting_) / static_cast<double>(std::max<int64_t>(1, num_reading));
-    const double least = longest_overdue_ > 1 ? std::clamp(due_stretch_, kLeastStretch, kMostStretch) : kLeastStretch;
+    const double least = longest_overdue_ > 1 ? std::clamp(due_stretch_, kLeastStretch, kMostDueStretch) : kLeastStretch;
     return std::max(least, 1 + crowd);
   }
 
