@@ -275,6 +275,23 @@ TEST(policy, hocket_lengthens_the_bound_where_first_tokens_can_still_come_in_tim
   }
 }
 
+// After 1.5 s it is due where 16 of its 400 tokens are left to be computed, and not where all are: 94.5 ms or 73.
+TEST(policy, a_prompt_of_which_most_is_cached_is_due_sooner) {
+  for (const bool is_cached : {false, true}) {
+    SchedulerConfig config = world_config("hocket");
+    config.max_decode_step_ms = 0;
+    PolicyWorld w(config);
+    w.now = 1.5;
+    w.estimates = linear_seconds(0.0305, 0.001);
+    w.max_num_tokens = 500;
+    if (is_cached) w.is_cached({.num_prompt = 400});
+    w.waits("first", {.num_prompt = 400});
+    w.waits("later", {.arrival = 0.5, .num_prompt = 400, .first_token = 2000});
+    w.runs("reader", 1, {.num_prompt = 40, .first_token = 1000});
+    CHECK_EQ(w.grants(), is_cached ? (Names{"reader:1", "first+16", "later+47"}) : (Names{"reader:1", "first+41"}));
+  }
+}
+
 // 2 x the time of 2 decodes is 65 ms, 61.75 ms less the margin.
 TEST(policy, hocket_lengthens_no_step_for_who_finds_no_row) {
   SchedulerConfig config = world_config("hocket", /*num_rows=*/2);

@@ -435,7 +435,8 @@ class HocketPolicy final : public Policy {
     for (const Prompt& p : prompts_) {  // under way, then as they came
       if (p.tenant_lead > 0 || (waits(snapshot, p) && num_rows-- <= 0)) continue;
       const double work = patience.is_full() ? 0.0 : prompt_seconds(snapshot, p.slot);
-      const double alone = snapshot.estimates.prefill_seconds(0, requests.num_tokens[p.slot]);
+      const int32_t num_cached = requests.num_cached_hint[p.slot];
+      const double alone = snapshot.estimates.prefill_seconds(num_cached, requests.num_tokens[p.slot] - num_cached);
       patience.add(work, requests.pending_seconds(p.slot, snapshot.now), alone);
     }
     return patience;

@@ -4,12 +4,11 @@
 //
 //   as many   Prompts have as large a share of the time as those who wait for a first token are of all who wait or read
 //             along, and four ninths at least, within what readers are promised.
-//   due       For who has waited for longer than its own T, kDueTimes what its prompt takes alone (kDueSeconds at
-//   least,
-//             T at most), steps are kDrain times as long as leaves decodes the share of time that they had lately, if
-//             that is more: at that share no queue becomes shorter. And what is promised is stretched by the square of
-//             that wait over it, within the share: where decodes alone nearly fill it, prompts would stand still.
-//             kMostDueStretch, for a share of half: what a burst takes is not what arrivals need.
+//   due       Who has waited for longer than its own T: kDueTimes what its prompt takes alone, kDueSeconds at least, T
+//             at most. A step may then be kDrain times as long as leaves its decodes the share of time that they had
+//             lately, if that is more, since at that share no queue becomes shorter; kMostDueStretch times its decodes
+//             at most, since what prompts had in a burst is not what arrivals need. And what is promised is stretched
+//             by the square of that wait over its T: where decodes alone nearly fill it, prompts would stand still.
 //   in time   Whose first token can still come within kInTime of T gets the time for it: if the prompts up to that one
 //             take w seconds of work and it has l seconds left, they need the share w / l of the time, and a step whose
 //             decodes take d has it for them if it takes d / (1 - w / l).
@@ -30,7 +29,7 @@ namespace hocket {
 class Patience {
  public:
   static constexpr double kInTime = 0.9;
-  static constexpr double kMostStretch = 4.0;  // of what is promised
+  static constexpr double kMostStretch = 4.0;                          // of what is promised
   static constexpr double kLeastStretch = 1.8, kMostDueStretch = 2.2;  // of decodes
   static constexpr double kDueTimes = 4.0;
   static constexpr double kDueSeconds = 1.0;
@@ -45,7 +44,7 @@ class Patience {
   bool is_full() const { return work_seconds_ >= kInTime * ttft_seconds_; }
 
   // A prompt that the step may compute, in the order in which they are computed. work_seconds: that are left of it;
-  // whatever it is once is_full(). alone_seconds: of all of it.
+  // whatever it is once is_full(). alone_seconds: of all of it that was not cached.
   void add(double work_seconds, double waited_seconds, double alone_seconds) {
     ++num_waiting_;
     longest_wait_ = std::max(longest_wait_, waited_seconds);
@@ -60,7 +59,8 @@ class Patience {
   // How many times as long as its decodes a step may take, for as many readers.
   double stretch(int64_t num_reading) const {
     const double crowd = static_cast<double>(num_waiting_) / static_cast<double>(std::max<int64_t>(1, num_reading));
-    const double least = longest_overdue_ > 1 ? std::clamp(due_stretch_, kLeastStretch, kMostDueStretch) : kLeastStretch;
+    const double least =
+        longest_overdue_ > 1 ? std::clamp(due_stretch_, kLeastStretch, kMostDueStretch) : kLeastStretch;
     return std::max(least, 1 + crowd);
   }
 
