@@ -129,6 +129,14 @@ def longest_gap_s(result: SimulationResult) -> float:
     return float(max(records.max_itl_s[is_online].max(initial=0.0), open_s))
 
 
+def token_gaps(result: SimulationResult) -> tuple[npt.NDArray[np.uint32], Float64]:
+    """Of every two tokens of a request in a row: the request, and the seconds between them. Times must be kept."""
+    order = np.argsort(result.token_request, kind="stable")  # tokens stand in order of time
+    request, time_s = result.token_request[order], result.token_time_s[order]
+    is_gap = request[1:] == request[:-1]
+    return request[1:][is_gap], np.diff(time_s)[is_gap]
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """A number over several seeds: mean and standard deviation."""

@@ -14,6 +14,14 @@ from schedcore.simulation.engine import SimulatedEngine
 
 Options = Mapping[str, Any]
 
+SERVED: Options = {
+    "max_num_seqs": 256,
+    "max_num_batched_tokens": 2048,
+    "max_wait_ms": 20_000,
+    "starving_turn_ms": 2000,
+    "max_decode_step_ms": 0,
+}  # as `hocket serve` sets them
+
 ENGINE_FIELDS = {f.name for f in fields(SimulatedEngine)}
 
 

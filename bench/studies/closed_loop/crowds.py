@@ -15,16 +15,16 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.studies.document import Cell, Column, Document, Table
 from bench.studies.jobs import run_all
-from bench.studies.settings import Setting, setting_table, supported
+from bench.studies.measurement import token_gaps
+from bench.studies.settings import SERVED, Setting, setting_table, supported
 from bench.studies.study import run_study
 from schedcore.simulation.cost_model import profile_cost, read_profile
 from schedcore.simulation.engine import SimulatedEngine
 from schedcore.simulation.model_shape import model_shape
-from schedcore.simulation.simulator import SimulationResult, simulate
+from schedcore.simulation.simulator import simulate
 from schedcore.simulation.workloads.token_ids import Prompts
 from schedcore.simulation.workloads.workload import NO_REQUEST, Workload, make_workload
 
@@ -32,13 +32,6 @@ DATA = Path(__file__).parents[1] / "data"
 PROFILES = ("random-100m_avx2", "random-0.5b_avx2")
 FIRST_ROUNDS = 4  # that are not counted: everybody came at once
 
-SERVED = {
-    "max_num_seqs": 256,
-    "max_num_batched_tokens": 2048,
-    "max_wait_ms": 20_000,
-    "starving_turn_ms": 2000,
-    "max_decode_step_ms": 0,
-}  # as `hocket serve` sets them
 SETTINGS = (
     Setting("hocket", "hocket", {}, "no flag"),
     Setting("fcfs", "fcfs", {}, "first come, first served; chunks beside decodes"),
@@ -112,7 +105,8 @@ def run_one(profile: str, setting: Setting, crowd: Crowd, num_rounds: int, seed:
     counted = np.arange(len(arrivals)) >= FIRST_ROUNDS * crowd.num_clients
     records = result.records
     ttft_s = (records.first_token_s - records.arrival_s)[counted]
-    gaps_ms = 1000 * gaps_s(result, counted)
+    request, gap_s = token_gaps(result)
+    gaps_ms = 1000 * gap_s[counted[request]]
     begin_s = float(records.arrival_s[counted].min())
     return Run(
         tokens_per_s=float((result.token_time_s >= begin_s).sum()) / (result.end_s - begin_s),
@@ -122,14 +116,6 @@ def run_one(profile: str, setting: Setting, crowd: Crowd, num_rounds: int, seed:
         itl_p99_ms=float(np.quantile(gaps_ms, 0.99)),
         longest_gap_ms=float(gaps_ms.max()),
     )
-
-
-def gaps_s(result: SimulationResult, counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Between two tokens of one of those requests, of all of them."""
-    order = np.argsort(result.token_request, kind="stable")  # tokens stand in order of time
-    request, time_s = result.token_request[order], result.token_time_s[order]
-    is_gap = (request[1:] == request[:-1]) & counted[request[1:]]
-    return np.diff(time_s)[is_gap]
 
 
 def crowd_table(profile: str, runs: dict[tuple[Crowd, str], list[Run]]) -> Table:

@@ -23,9 +23,9 @@ import numpy as np
 from bench.lib.recorded_traces import PRIORITY_SHARE, SOURCES, Source, at_rate, window, with_priorities
 from bench.studies.document import A100_LIMITS, ERRORS_DRAWN, Cell, Column, Document, Table
 from bench.studies.jobs import run_all
-from bench.studies.measurement import Measurement, measure
+from bench.studies.measurement import Measurement, measure, token_gaps
 from bench.studies.paired import Gain, mean, paired, waits
-from bench.studies.settings import Setting, setting_table, supported
+from bench.studies.settings import SERVED, Setting, setting_table, supported
 from bench.studies.study import run_study
 from schedcore._core import algorithms
 from schedcore.simulation.cost_model import find_cost
@@ -36,14 +36,6 @@ from schedcore.simulation.workloads.traces import Trace, read_trace
 from schedcore.simulation.workloads.workload import NO_REQUEST, Workload
 
 MAX_CONTEXT = 40_960
-
-SERVED = {
-    "max_num_seqs": 256,
-    "max_num_batched_tokens": 2048,
-    "max_wait_ms": 20_000,
-    "starving_turn_ms": 2000,
-    "max_decode_step_ms": 0,
-}  # as `hocket serve` sets them
 
 NO_FLAG = {"max_ttft_ms": 120_000}
 # --ttft-target-ms and --itl-target-ms; who would be late is refused
@@ -154,10 +146,9 @@ def capacity(folder: Path, source: Source, num_requests: int, seed: int) -> floa
 
 def judge(result: SimulationResult, told: Workload) -> SimulationResult:
     """As if the requests had had these targets."""
-    order = np.argsort(result.token_request, kind="stable")  # tokens stand in order of time
-    request, time_s = result.token_request[order], result.token_time_s[order]
-    is_late = (np.diff(time_s) > told.itl_target_ms[request[1:]] / 1000) & (request[1:] == request[:-1])
-    violations = np.bincount(request[1:][is_late], minlength=len(told)).astype(np.int32)
+    request, gap_s = token_gaps(result)
+    is_late = gap_s > told.itl_target_ms[request] / 1000
+    violations = np.bincount(request[is_late], minlength=len(told)).astype(np.int32)
     return replace(result, workload=told, records=replace(result.records, num_itl_violations=violations))
 
 

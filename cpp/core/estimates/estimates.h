@@ -34,8 +34,8 @@ struct Estimates {
         .num_decodes = num_decodes, .decode_context = num_decodes * kUsualContext, .max_context = kUsualContext};
     return std::max(kLeastItlSeconds, 2 * latency.predict(usual));
   }
-  // That a step may be predicted to take beside decodes that take so long, for 99 % of steps to keep that, `leniency`
-  // times: so many times their own time. Where decodes are fewer, or shorter, readers feel less.
+  // That a step may be predicted to take beside decodes that take so long: `stretch` times that, since readers feel
+  // less where they are fewer or shorter, and at most what keeps `leniency` times itl_seconds() in 99 % of steps.
   double step_seconds(int32_t max_num_seqs, double decode_seconds, double stretch, double leniency = 1.0) const {
     return std::min(leniency * itl_seconds(max_num_seqs) / margin.of_readers(),
                     std::max(kLeastItlSeconds, stretch * decode_seconds));

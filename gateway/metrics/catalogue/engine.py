@@ -59,7 +59,8 @@ ENGINE = Chapter(
             "hocket_promised_itl_seconds",
             "Between two tokens of who reads along without a target, as steps are planned.",
             lambda r: r.stats.promised_itl_seconds,
-            detail="`--max-decode-step-ms`, or twice a step of 32 decodes with 1,024 tokens each, as believed now.",
+            detail="`--max-decode-step-ms`, or twice a step of 32 decodes with 1,024 tokens each, as believed now. 0: "
+            "nothing is known of step times, or vLLM is the engine.",
         ),
         Family(
             Kind.GAUGE,

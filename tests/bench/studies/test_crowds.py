@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from bench.studies.closed_loop import crowds
+from bench.studies.measurement import token_gaps
 from schedcore.simulation.simulator import simulate
 
 HOCKET, FCFS = crowds.SETTINGS
@@ -26,11 +28,13 @@ def test_every_crowd_is_served_by_every_setting(tmp_path: Path) -> None:
 
 def test_a_client_sends_its_next_request_when_the_last_one_has_ended() -> None:
     crowd = crowds.Crowd(3, 20, 4)
-    result = simulate(crowds.workload(crowd, 5, 0), HOCKET.engine(crowds.engine("random-100m_avx2")))
+    engine = HOCKET.engine(crowds.engine("random-100m_avx2"))
+    result = simulate(crowds.workload(crowd, 5, 0), engine, keep_token_times=True)
     records = result.records
     assert (records.arrival_s[3:] == records.last_token_s[:-3]).all()
-    gaps = crowds.gaps_s(result, np.arange(15) >= 3)
-    assert len(gaps) == 0  # nobody kept the times of tokens
+    request, gap_s = token_gaps(result)
+    assert (np.bincount(request, minlength=15) == records.num_output_tokens - 1).all()
+    assert np.bincount(request, gap_s) == pytest.approx(records.last_token_s - records.first_token_s)
 
 
 def test_first_tokens_of_a_crowd_that_nearly_fills_the_promise_come_all_the_same() -> None:
