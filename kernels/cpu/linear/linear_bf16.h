@@ -114,22 +114,13 @@ class Bf16Product {
     Vec results[kSums];
 #pragma GCC unroll 32
     for (int i = 0; i < kSums; ++i) results[i] = sums[i];
-    write_tile(results, kRows, kPanels, row, panel);
+    for (int i = 0; i < kRows * kPanels; ++i) restore_order<T>(results[2 * i], results[2 * i + 1]);
+    write_tile(weight_, out_, row, kRows, panel, kPanels, results);
   }
 
-  // sums: [num_rows][num_panels][2].
-  [[gnu::noinline]] void write_tile(Vec* sums, int64_t num_rows, int64_t num_panels, int64_t row, int64_t panel) const {
-    for (int64_t r = row; r < row + num_rows; ++r) {
-      for (int64_t p = panel; p < panel + num_panels; ++p, sums += 2) {
-        restore_order<T>(sums[0], sums[1]);
-        write_panel(weight_, out_, r, p, sums[0], sums[1]);
-      }
-    }
-  }
-
-  // Past the end of these panels come the next ones.
+  // Past the end of these panels come the next ones. Inlined: a call that does nothing but ask is dropped by GCC.
   template <int kPanels>
-  void prefetch_panels(int64_t panel, int64_t pair) const {
+  [[gnu::always_inline]] void prefetch_panels(int64_t panel, int64_t pair) const {
     const int64_t skipped = pair < num_pairs_ ? 0 : (kPanels - 1) * panel_size_;
     const T* place = packed(panel) + pair * 2 * kPanel + skipped;
     for (int p = 0; p < kPanels; ++p) {

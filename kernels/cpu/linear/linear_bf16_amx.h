@@ -150,10 +150,10 @@ class AmxBf16Product {
       const W* columns = weights + p * between;
       for (int64_t r = 0; r < num_rows; ++r) {
         const int64_t tile = kPanels == 1 ? r / kTileSize : p, place = r % kTileSize;
-        Vec first = load(sums[2 * tile][place]), second = load(sums[2 * tile + 1][place]);
-        add_rest(x + r * x_.stride, columns, first, second);
-        restore_order<T>(first, second);
-        write_panel(weight_, out_, row + r, panel + p, first, second);
+        Vec of_row[2] = {load(sums[2 * tile][place]), load(sums[2 * tile + 1][place])};
+        add_rest(x + r * x_.stride, columns, of_row[0], of_row[1]);
+        restore_order<T>(of_row[0], of_row[1]);
+        write_panel(weight_, out_, row + r, 1, panel + p, of_row, 2);
       }
     }
   }

@@ -32,24 +32,50 @@ inline void fetch_panel(const PackedWeight& weight, const ProductOutput& out, in
   for (int64_t r = 0; r < num_rows; ++r, place += out.stride) __builtin_prefetch(place, 0, 3);
 }
 
-// The sums of one row over one panel.
-inline void write_panel(const PackedWeight& weight, const ProductOutput& out, int64_t row, int64_t panel, Vec first,
-                        Vec second) {
+// The sums of num_rows rows over one panel; row r's two vectors are at sums[r * stride]. Written over.
+inline void write_panel(const PackedWeight& weight, const ProductOutput& out, int64_t row, int64_t num_rows,
+                        int64_t panel, Vec* sums, int64_t stride) {
+  Vec* const end = sums + num_rows * stride;
   if (weight.dtype == DType::kInt8) {
     const auto* next = static_cast<const int8_t*>(weight.panels) + (panel + 1) * panel_size<int8_t>(weight.in_features);
     const float* scales = reinterpret_cast<const float*>(next) - kPanel;
-    first *= load(scales);
-    second *= load(scales + kWidth);
+    const Vec first = load(scales), second = load(scales + kWidth);
+    for (Vec* sum = sums; sum < end; sum += stride) sum[0] *= first, sum[1] *= second;
   }
   if (weight.bias != nullptr) {
-    first += load(weight.bias + panel * kPanel);
-    second += load(weight.bias + panel * kPanel + kWidth);
+    const Vec first = load(weight.bias + panel * kPanel), second = load(weight.bias + panel * kPanel + kWidth);
+    for (Vec* sum = sums; sum < end; sum += stride) sum[0] += first, sum[1] += second;
   }
+  const int64_t num_vecs = weight.is_gated ? 1 : 2, column = panel * num_vecs * kWidth;
   if (weight.is_gated) {
-    write_columns(out, row, panel * kWidth, weight.out_features, silu(first) * second);
+    for (Vec* sum = sums; sum < end; sum += stride) sum[0] = silu(sum[0]) * sum[1];
+  }
+  if (column + num_vecs * kWidth > weight.out_features) {
+    for (; sums < end; sums += stride, ++row) {
+      for (int64_t v = 0; v < num_vecs; ++v) {
+        write_columns(out, row, column + v * kWidth, weight.out_features, sums[v]);
+      }
+    }
+  } else if (out.dtype == DType::kBFloat16) {
+    BFloat16* to = static_cast<BFloat16*>(out.data) + row * out.stride + column;
+    for (; sums < end; sums += stride, to += out.stride) {
+      for (int64_t v = 0; v < num_vecs; ++v) store(to + v * kWidth, sums[v]);
+    }
   } else {
-    write_columns(out, row, panel * kPanel, weight.out_features, first);
-    write_columns(out, row, panel * kPanel + kWidth, weight.out_features, second);
+    float* to = static_cast<float*>(out.data) + row * out.stride + column;
+    for (; sums < end; sums += stride, to += out.stride) {
+      for (int64_t v = 0; v < num_vecs; ++v) {
+        store(to + v * kWidth, out.is_added ? sums[v] + load(to + v * kWidth) : sums[v]);
+      }
+    }
+  }
+}
+
+// The sums of num_rows rows over num_panels panels, [num_rows][num_panels][2]. Written over.
+[[gnu::noinline]] inline void write_tile(const PackedWeight& weight, const ProductOutput& out, int64_t row,
+                                         int64_t num_rows, int64_t panel, int64_t num_panels, Vec* sums) {
+  for (int64_t p = 0; p < num_panels; ++p) {
+    write_panel(weight, out, row, num_rows, panel + p, sums + 2 * p, 2 * num_panels);
   }
 }
 

@@ -28,12 +28,12 @@ constexpr int kMaxRows<BFloat16> = kWidth >= 8 ? 6 : 4;
 template <>
 constexpr int kMaxRows<int8_t> = kWidth == 16 ? 6 : 4;
 
-// A panel is expanded for more rows than this; before, it costs more than it saves. Where vectors have 8 lanes what
-// expands on the fly does not take the place of products (measured on Zen 3).
+// A panel is expanded for more rows than this; before, it costs more than it saves. Where vectors have 8 lanes bfloat16
+// never is: what expands on the fly does not take the place of products, and a panel is half as large (Zen 3).
 template <class T>
 constexpr int64_t kExpandRows = kRowBlock;
 template <>
-constexpr int64_t kExpandRows<BFloat16> = kWidth == 8 ? 48 : 16;
+constexpr int64_t kExpandRows<BFloat16> = kWidth == 8 ? kRowBlock : 16;
 template <>
 constexpr int64_t kExpandRows<int8_t> = kWidth == 8 ? 8 : 16;
 
@@ -168,13 +168,13 @@ class FloatProduct {
       for (const float*& rows : thirds) rows += 2;
     }
     if (depth_ % 2 != 0) add_products<0>(thirds, stride, panels, sums);
+    Vec results[kRows][kPanels * kPanelVecs];  // sums are registers
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-      for (int p = 0; p < kPanels; ++p) {
-        write_panel(weight_, out_, row + r, index + p, sums[r][p * kPanelVecs], sums[r][p * kPanelVecs + 1]);
-      }
+      for (int j = 0; j < kPanels * kPanelVecs; ++j) results[r][j] = sums[r][j];
     }
+    write_tile(weight_, out_, row, kRows, index, kPanels, results[0]);
   }
 
   // sums[r][j] += x[r] panels[j] at k = 2 * pair + kHalf. thirds: every third row of x; panels: the first one; both at
@@ -197,9 +197,9 @@ class FloatProduct {
     }
   }
 
-  // Past the end of these panels come the next ones.
+  // Past the end of these panels come the next ones. Inlined: a call that does nothing but ask is dropped by GCC.
   template <int kPanels>
-  void prefetch_panels(int64_t panel, int64_t pair) const {
+  [[gnu::always_inline]] void prefetch_panels(int64_t panel, int64_t pair) const {
     const int64_t skipped = pair < depth_ / 2 ? 0 : (kPanels - 1) * panel_size_;
     const T* place = packed(panel) + pair * 2 * kPanel + skipped;
     for (int p = 0; p < kPanels; ++p) {

@@ -106,11 +106,16 @@ class Int8Product {
       add_scaled(row, k / kInt8Block, weights, dots, sums);
       weights += kScalesBytes;
     }
+    Vec results[kRows][kPanels][2];  // sums are registers
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) write_panel(weight_, out_, row + r, panel + p, sums[r][p][0], sums[r][p][1]);
+      for (int p = 0; p < kPanels; ++p) {
+        results[r][p][0] = sums[r][p][0];
+        results[r][p][1] = sums[r][p][1];
+      }
     }
+    write_tile(weight_, out_, row, kRows, panel, kPanels, results[0][0]);
   }
 
   // What a dot of n values from k on lacks.

@@ -83,7 +83,8 @@ class AmxInt8Product {
     for (int p = 0; p < kPanels; ++p) {
       for (int64_t r = 0; r < num_rows; ++r) {
         const int64_t tile = kPanels == 1 ? r / kTileSize : p, place = r % kTileSize;
-        write_panel(weight_, out_, row + r, panel + p, load(sums[2 * tile][place]), load(sums[2 * tile + 1][place]));
+        Vec of_row[2] = {load(sums[2 * tile][place]), load(sums[2 * tile + 1][place])};
+        write_panel(weight_, out_, row + r, 1, panel + p, of_row, 2);
       }
     }
   }
