@@ -40,7 +40,6 @@ class TileAttention {
     const int64_t rows = row_end - row_begin;
     const int64_t begin = max(key_begin, first_key(first_position + row_begin / group_));
     const int64_t end = min(key_end, first_position + (row_end - 1) / group_ + 1);
-    fetch_keys(table_row, head, begin, end);
     load_queries(head, row_begin, rows, ws,
                  [&](int64_t query) { return Token{sink.first_query + query, first_position + query}; });
     const bool is_split = sink.partials != nullptr;  // then somebody waits for every partition
@@ -165,15 +164,6 @@ class TileAttention {
         }
       }
     }
-  }
-
-  // The first keys of those that are read, from a whole block's.
-  void fetch_keys(int64_t table_row, int64_t head, int64_t from, int64_t end) const {
-    const T* keys[kKeyBlock];
-    const int64_t n = min(end, (from / kKeyBlock + 1) * kKeyBlock) - from;
-    if (n <= 0) return;
-    layer_.vectors(table_row, kKeys, from, n, keys);
-    for (int64_t j = 0; j < n; ++j) fetch_lines(keys[j] + head * head_dim_, head_dim_);
   }
 
   // The keys [from, to) of the block that begins at `block`. Those up to next_end are read after it. While keys are

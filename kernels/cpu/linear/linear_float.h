@@ -197,7 +197,7 @@ class FloatProduct {
     }
   }
 
-  // Past the end of these panels come the next ones. Inlined: a call that does nothing but ask is dropped by GCC.
+  // Past the end of these panels come the next ones. Inlined, since GCC drops a call that only fetches.
   template <int kPanels>
   [[gnu::always_inline]] void prefetch_panels(int64_t panel, int64_t pair) const {
     const int64_t skipped = pair < depth_ / 2 ? 0 : (kPanels - 1) * panel_size_;
