@@ -23,10 +23,10 @@ inline void write_columns(const ProductOutput& out, int64_t row, int64_t column,
   store_columns(to, value, num_columns);
 }
 
-// Asks for what num_rows rows over a panel are added to, long before write_panel(). Inlined, since GCC drops a call that
-// only fetches.
-[[gnu::always_inline]] inline void fetch_panel(const PackedWeight& weight, const ProductOutput& out, int64_t row, int64_t num_rows,
-                        int64_t panel) {
+// Asks for what num_rows rows over a panel are added to, long before write_panel(). Inlined, since GCC drops a call
+// that only fetches.
+[[gnu::always_inline]] inline void fetch_panel(const PackedWeight& weight, const ProductOutput& out, int64_t row,
+                                               int64_t num_rows, int64_t panel) {
   if (!out.is_added) return;
   const float* place = static_cast<const float*>(out.data) + row * out.stride;
   place += panel * (weight.is_gated ? kWidth : kPanel);
