@@ -87,6 +87,22 @@ TEST(hysteresis, preemptions_per_request_are_few_in_overload) {
   }
 }
 
+// An answer that takes most of the memory, and others that come all the time and take little each, but more than is
+// left. With targets the many are worth more.
+TEST(hysteresis, who_is_read_gives_no_place_up_to_many_that_are_shorter) {
+  for (const double itl_target : {testing::kNoTarget, 10.0}) {
+    TimedEngine engine(timed_config("hocket", /*num_blocks=*/95), linear_seconds(0.010, 0.00001));
+    const uint64_t read = engine.add({.num_prompt = 300, .itl_target = itl_target, .max_tokens = 60});
+    for (int32_t i = 0; i < 10; ++i) engine.step();
+    bool is_displaced = false;
+    for (int32_t i = 0; i < 15; ++i) {
+      while (engine.num_waiting() < 8) engine.add({.num_prompt = 40, .itl_target = itl_target, .max_tokens = 20});
+      is_displaced |= engine.step().preempted.contains(read);
+    }
+    CHECK_EQ(is_displaced, itl_target != testing::kNoTarget);
+  }
+}
+
 // Equals in a closed loop, memory for as many whole ones as there are rows: rows are what is short, and nobody can use
 // another one's.
 TEST(hysteresis, where_rows_are_short_equals_are_served_whole_in_order_of_arrival) {

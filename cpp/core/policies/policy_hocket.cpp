@@ -5,7 +5,7 @@
 //                  The value of a request is what it brings per step: one answer within its targets over the steps
 //                  that it is expected to take yet (output_forecast.h), so that density is answers per unit and step.
 //                  An answer of higher priority is worth more (class_order.h), and one of a tenant that has been
-//                  served less than others (tenants.h).
+//                  served less than others (tenants.h); so is, without a target, one that somebody reads already.
 //                  One that has missed a target counts past_target_decay as much; who runs counts more by what
 //                  computing it again would cost everybody, spread over the steps that it has left; who waits counts
 //                  less as long as it can wait on.
@@ -64,7 +64,11 @@ constexpr double kLeastStepSeconds = 1e-3;  // while nothing is known of step ti
 class HocketPolicy final : public Policy {
  public:
   explicit HocketPolicy(const SchedulerConfig& config)
-      : config_(config), residents_(config), builder_(config), offline_(config, PlanObjective::kBenefit) {}
+      : config_(config), residents_(config), builder_(config), offline_(config, PlanObjective::kBenefit) {
+    for (auto* slots : {&decoding_, &under_way_, &running_offline_, &running_favoured_}) {
+      slots->reserve(config.max_num_seqs);
+    }
+  }
 
   bool needs_offline_queue() const override { return config_.enable_plan_search; }
   bool has_task_aware_eviction() const override { return config_.enable_task_aware_eviction; }
@@ -270,7 +274,8 @@ class HocketPolicy final : public Policy {
       if (is_starving(snapshot, slot)) starving_.push_back(residents_.size());
       const float urgency = is_running || is_late ? 1.0F : this->urgency(snapshot, slot);
       const float weight = priority_weight(online_priority(requests, slot)) * snapshot.tenants.weight(slot);
-      residents_.add(snapshot, slot, scale * r * urgency * weight, num_online * rebuild * r,
+      const float reader = reader_weight(requests, slot);
+      residents_.add(snapshot, slot, reader * scale * r * urgency * weight, reader * num_online * rebuild * r,
                      is_late ? KnapsackCandidates::kPastTarget : uint8_t{0});
     };
     for (const Slot slot : decoding_) add(slot);

@@ -24,7 +24,7 @@
 //
 // Under the default policy nobody who is accepted is then without a token for longer than
 //
-//   max_wait_ms + 2 max_ttft_ms + kMostTurns x starving_turn_ms
+//   max_wait_ms + (1 + kTimesComputing) max_ttft_ms + kMostTurns x starving_turn_ms
 //
 // as argued in docs/scheduling.md.
 //

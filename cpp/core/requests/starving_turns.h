@@ -1,6 +1,7 @@
 // Online requests that are served because they had waited for long (is_starved) take turns: who was has had its turn
-// once others have waited as long, and it has decoded for starving_turn_ms, and for as long as its tokens were computed
-// before that: who comes in again brings its whole prompt to be computed, and would leave with a token for it.
+// once others have waited as long, and it has decoded for starving_turn_ms, and kTimesComputing times as long as its
+// tokens were computed before that: who comes in again brings its whole prompt to be computed, and would leave with a
+// token for it.
 //
 // Thread safety: none. No allocation.
 #pragma once
@@ -14,6 +15,8 @@
 #include "requests/request.h"
 
 namespace hocket {
+
+constexpr double kTimesComputing = 4.0;  // at most a fifth of a turn goes to what had been computed before
 
 // It comes in now.
 inline void begin_turn(RequestTable* requests, Slot slot, double now) {
@@ -38,7 +41,7 @@ inline void end_turns(const SchedulerConfig& config, std::span<const Slot> runni
       continue;
     }
     const double computing = of.unserved_until - of.seated_at;
-    const double turn = std::max(config.starving_turn_ms / 1000, computing);
+    const double turn = std::max(config.starving_turn_ms / 1000, kTimesComputing * computing);
     if (now - of.unserved_until > turn) requests->is_starved[slot] = 0;
   }
 }

@@ -10,6 +10,8 @@ void PlanWriter::reserve(int32_t max_num_seqs, int32_t max_num_batched_tokens, B
   for (auto* per_token : {&plan->token_ids, &plan->positions, &plan->token_row, &plan->forms.uncached_token_ids}) {
     per_token->reserve(max_num_batched_tokens);
   }
+  seq_slots_.reserve(max_seqs);
+  prefills_.reserve(max_seqs);
   plan->request_ids.reserve(max_seqs);
   plan->query_start.reserve(max_seqs + 1);
   for (auto* per_seq : {&plan->rows, &plan->seq_lens, &plan->sample_seqs, &plan->forms.cache_kinds,

@@ -19,7 +19,7 @@ namespace hocket {
 
 class PlanWriter {
  public:
-  static void reserve(int32_t max_num_seqs, int32_t max_num_batched_tokens, BatchPlan* plan);
+  void reserve(int32_t max_num_seqs, int32_t max_num_batched_tokens, BatchPlan* plan);
 
   // Refills the arrays per token and per sequence, and sample_seqs. Running requests without scheduled tokens are left
   // out. seq_slots()[s] is then the slot of sequence s: as often as a request has sequences.

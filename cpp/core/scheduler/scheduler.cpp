@@ -23,7 +23,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, const Estimates& estimates)
       overload_({state_.config, state_.requests, state_.tenants, state_.memory, state_.estimates,
                  state_.output_forecast, state_.running, state_.waiting}),
       speculation_(&state_) {
-  PlanWriter::reserve(config.max_num_seqs, config.max_num_batched_tokens, &state_.plan);
+  writer_.reserve(config.max_num_seqs, config.max_num_batched_tokens, &state_.plan);
   output_.begin(config.max_num_seqs);
   composition_.reserve(config.max_num_seqs);
   const auto num_changes = static_cast<size_t>(std::min(config.num_units, 1 << 16));  // of block tables in one step

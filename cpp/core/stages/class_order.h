@@ -38,6 +38,15 @@ inline float priority_weight(int64_t priority) {
   return std::ldexp(1.0F, static_cast<int>(std::clamp(-priority, -kMost, kMost)));
 }
 
+// By how much a request counts more that somebody reads, without a target by which its gaps would be weighed: who takes
+// its place waits less, and it stops in the middle of a sentence for as long as memory is short. More than priority or
+// a tenant's lead alone (8), less than both.
+inline float reader_weight(const RequestTable& requests, Slot slot) {
+  constexpr float kReader = 16.0F;
+  const bool is_read = requests.num_output_tokens(slot) > 0;
+  return is_read && requests.deadline(slot) == std::numeric_limits<double>::infinity() ? kReader : 1.0F;
+}
+
 inline bool precedes_by_class(const RequestTable& requests, Slot a, Slot b) {
   const auto place = [&](Slot slot) {
     return std::make_tuple(class_rank(requests, slot), online_priority(requests, slot), requests.arrival_time[slot],
