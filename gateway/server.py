@@ -233,7 +233,7 @@ class _Server:
         if (most_ms := info.max_decode_step_ms) is not None:
             most = f"{most_ms:.0f} ms at most" if most_ms else "twice the time of its decodes"
             if info.is_step_bound_derived:
-                most += ", and to four times that where first tokens would be late"
+                most += ", and to eight times that where first tokens would be late"
             say(f"prompts stretch a step in which others decode to {most} (--max-decode-step-ms, --itl-target-ms)")
         if info.host_cache_bytes > 0:
             of_sessions = " of sessions" if info.host_keeps_sessions_only else ""

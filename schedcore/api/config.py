@@ -108,7 +108,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float | None,
         _engine(
             "to which prompts may stretch a step in which others decode without a deadline; shorter: smaller gaps "
-            "between tokens, later first tokens (default: twice the time of a usual decode step, up to four times "
+            "between tokens, later first tokens (default: twice the time of a usual decode step, up to eight times "
             "that where first tokens have waited)",
             "MS",
         ),

@@ -34,7 +34,7 @@ TEST(patience, prompts_that_can_come_in_time_get_the_share_that_they_need) {
   CHECK(is_near(seconds(patience, 0.010), 0.025));
   patience.add(0.15 * left, 1.0, kLong);
   CHECK(is_near(seconds(patience, 0.010), 0.040));
-  CHECK(is_near(seconds(patience, 0.030), 4 * kPromised));
+  CHECK(is_near(seconds(patience, 0.060), 8 * kPromised));
 }
 
 TEST(patience, who_cannot_come_in_time_takes_nothing_from_readers_until_it_is_late) {
@@ -65,7 +65,7 @@ TEST(patience, who_is_late_stretches_steps_by_the_square_of_its_wait) {
   patience.add(0.1, 1.5 * 8.192, kLong);
   CHECK(is_near(seconds(patience, 0.010), 2.25 * kUsual));
   patience.add(0.1, 5 * 8.192, kLong);
-  CHECK(is_near(seconds(patience, 0.010), 4 * kUsual));
+  CHECK(is_near(seconds(patience, 0.010), 8 * kUsual));
 }
 
 TEST(patience, a_prompt_is_due_after_four_times_what_it_takes_alone_a_second_at_least) {
@@ -78,7 +78,7 @@ TEST(patience, a_prompt_is_due_after_four_times_what_it_takes_alone_a_second_at_
   CHECK(is_near(leniency(0.1, 1.5), 2.25));
   CHECK(is_near(leniency(1.0, 6.0), 2.25));
   CHECK(is_near(leniency(kLong, 1.5 * 8.192), 2.25));
-  CHECK_EQ(leniency(0.1, 100.0), 4.0);
+  CHECK_EQ(leniency(0.1, 100.0), 8.0);
 }
 
 TEST(patience, steps_take_what_is_promised_to_who_is_due_and_no_more_than_the_share) {

@@ -14,7 +14,7 @@
 //   2  time        A step takes no longer than the tightest deadline among decoding requests that can still be met,
 //                  less the margin that steps have needed (step_margin.h). Where somebody decodes without a target,
 //                  prompts stretch it to max_decode_step_ms at most: they never take a whole step. Where that follows
-//                  the machine it grows fourfold for first tokens that can still come in time, and for those that
+//                  the machine it grows eightfold for first tokens that can still come in time, and for those that
 //                  have waited for long, as such a prompt goes (patience.h).
 //   3  chunks      Decodes first, then prompts by priority; of equal priority, tenants that have been served less go
 //                  before others, even late: who sends so many that always some are in time would keep them out. Then

@@ -29,7 +29,7 @@ namespace hocket {
 class Patience {
  public:
   static constexpr double kInTime = 0.9;
-  static constexpr double kMostStretch = 4.0;                          // of what is promised
+  static constexpr double kMostStretch = 8.0;                          // of what is promised
   static constexpr double kLeastStretch = 1.8, kMostDueStretch = 2.2;  // of decodes
   static constexpr double kDueTimes = 4.0;
   static constexpr double kDueSeconds = 1.0;
