@@ -110,7 +110,7 @@ def test_every_kind_of_request_in_a_pool_that_is_too_small(dtype: str, profile: 
     requests = sampled_requests(40, seed=11)
     plain = make_engine(DEMO_MODEL, dtype=dtype, enable_prefix_caching=False)
     expected = {r.request_id: outcome(run(plain, [r])[r.request_id]) for r in requests}
-    pool = (2 if dtype == "float32" else 1) << 20
+    pool = (6 if dtype == "float32" else 3) << 18
     engine = with_small_model(profile, dtype=dtype, cache_memory_bytes=pool, max_num_batched_tokens=96)
     deltas = run(engine, requests)
     assert {i: outcome(d) for i, d in deltas.items()} == expected
