@@ -52,7 +52,11 @@ class Core:
         for i in range(num):
             prompt = list(range(1000 * i, 1000 * i + num_prompt))
             status = self.scheduler.add_request(
-                i, prompt, max_tokens=max_tokens, arrival_time=self.now, itl_target=1000.0  # or readers go on
+                i,
+                prompt,
+                max_tokens=max_tokens,
+                arrival_time=self.now,
+                itl_target=1000.0,  # or readers go on
             )
             assert status == AddStatus.OK
 
