@@ -5,6 +5,7 @@
 
 #include "kernels.h"
 #include "landing.h"
+#include "linear/int8_rows.h"
 #include "linear/linear_product.h"
 #include "norm_row.h"
 #include "simd.h"
@@ -156,10 +157,24 @@ class DecoderStep {
 
   // The norm of residual_ as the product with `next` reads it.
   ProductInput normed(const float* weight, int64_t num_tokens, const LinearWeight& next) {
+    if (is_in_blocks(next.dtype)) return normed_int8(weight, num_tokens);
     const int64_t stride = row_stride(hidden_size_);
     const DType dtype = linear_input_dtype(next.dtype);
     norm(weight, num_tokens, dtype, input_, stride);
     return {input_, stride, num_tokens, dtype};
+  }
+
+  ProductInput normed_int8(const float* weight, int64_t num_tokens) {
+    const int64_t stride = Int8Rows::stride(hidden_size_);
+    auto* rows = static_cast<int8_t*>(scratch(Scratch::kActivations, static_cast<size_t>(num_tokens * stride)));
+    parallel_ranges(num_tokens, 4 * hidden_size_, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        float* row = static_cast<float*>(input_) + i * row_stride(hidden_size_);
+        norm_row(residual_ + i * hidden_size_, weight, hidden_size_, model_.norm_eps, row);
+        quantize_row(row, hidden_size_, rows + i * stride);
+      }
+    });
+    return {rows, stride, num_tokens, DType::kInt8Blocks};
   }
 
   void norm(const float* weight, int64_t num_tokens, DType dtype, void* out, int64_t stride) {

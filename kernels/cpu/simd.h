@@ -29,6 +29,7 @@ typedef int32_t IntVec __attribute__((vector_size(kWidth * 4)));
 typedef uint32_t UintVec __attribute__((vector_size(kWidth * 4)));
 typedef uint16_t HalfVec __attribute__((vector_size(kWidth * 2)));
 typedef float Vec4 __attribute__((vector_size(16)));
+typedef uint32_t UintVec4 __attribute__((vector_size(16)));
 
 constexpr float kInfinity = __builtin_inff();
 
@@ -198,6 +199,22 @@ inline Vec load(const int8_t* p) {
 #endif
 }
 
+// The lowest byte of each. GCC makes of the generic form an instruction or two per element.
+inline void store_bytes(int8_t* p, UintVec v) {
+#if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512F__)
+  const __m128i bytes = _mm512_cvtepi32_epi8(bit_cast<__m512i>(v));
+#elif HOCKET_SIMD_WIDTH == 8 && defined(__AVX2__)
+  constexpr int kBytes = 0x0c080400;
+  const __m256i quads = _mm256_shuffle_epi8(bit_cast<__m256i>(v), _mm256_set1_epi32(kBytes));
+  const int64_t bytes =
+      _mm_cvtsi128_si64(_mm_unpacklo_epi32(_mm256_castsi256_si128(quads), _mm256_extracti128_si256(quads, 1)));
+#else
+  typedef uint8_t ByteVec __attribute__((vector_size(kWidth)));
+  const ByteVec bytes = __builtin_convertvector(v, ByteVec);
+#endif
+  __builtin_memcpy(p, &bytes, sizeof(bytes));
+}
+
 // As store(), in one instruction where there is one, which takes subnormal numbers for zero, as the product does.
 inline void store_rounded(BFloat16* to, Vec value) {
 #ifdef __AVX512BF16__
@@ -340,10 +357,30 @@ template <int kNum = kWidth>
   }
 }
 
-inline float max_lane(Vec v) {
-  float m = v[0];
-  for (int i = 1; i < kWidth; ++i) m = max(m, v[i]);
-  return m;
+// The sums over the lanes of v[0], v[1], v[2] and v[3].
+inline UintVec4 sum_each_of_four(const UintVec (&v)[4]) {
+  UintVec4 q[4];
+  for (int i = 0; i < 4; ++i) {
+    UintVec4 parts[kWidth / 4];
+    __builtin_memcpy(parts, &v[i], sizeof(v[i]));
+    q[i] = parts[0];
+    for (int j = 1; j < kWidth / 4; ++j) q[i] += parts[j];
+  }
+  const UintVec4 a = __builtin_shufflevector(q[0], q[1], 0, 4, 2, 6) + __builtin_shufflevector(q[0], q[1], 1, 5, 3, 7);
+  const UintVec4 b = __builtin_shufflevector(q[2], q[3], 0, 4, 2, 6) + __builtin_shufflevector(q[2], q[3], 1, 5, 3, 7);
+  return __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+}
+
+template <class V>
+inline auto max_lane(V v) {
+  typedef decltype(v[0] + v[0]) Quarter __attribute__((vector_size(16)));
+  Quarter parts[kWidth / 4];
+  __builtin_memcpy(parts, &v, sizeof(v));
+  for (int n = kWidth / 8; n > 0; n /= 2) {
+    for (int i = 0; i < n; ++i) parts[i] = parts[i] > parts[i + n] ? parts[i] : parts[i + n];
+  }
+  const Quarter q = parts[0];
+  return max(max(q[0], q[2]), max(q[1], q[3]));
 }
 
 // exp(x), within 2 units in the last place; exactly 0 below -87.3 (so also at -infinity), large but finite above 88.

@@ -16,12 +16,16 @@ inline BFloat16 round_up_to_bfloat16(float x) {
 
 // n integers, to the nearest, ties to even.
 inline void store_integers(const float* x, int64_t n, Vec inverse, int8_t* to) {
-  typedef int8_t ByteVec __attribute__((vector_size(kWidth)));
   const Vec magic = splat(12582912.0f);  // 1.5 x 2^23: adding it leaves the nearest integer in the lowest bits
   for (int64_t i = 0; i < n; i += kWidth) {
-    const Vec scaled = load_up_to(x + i, n - i) * inverse + magic;
-    const ByteVec bytes = __builtin_convertvector(bit_cast<IntVec>(scaled) - splat(int32_t{0x4b400000}), ByteVec);
-    __builtin_memcpy(to + i, &bytes, static_cast<size_t>(min<int64_t>(kWidth, n - i)));
+    const UintVec integers = bit_cast<UintVec>(load_up_to(x + i, n - i) * inverse + magic);
+    if (i + kWidth <= n) {
+      store_bytes(to + i, integers);
+    } else {
+      int8_t bytes[kWidth];
+      store_bytes(bytes, integers);
+      __builtin_memcpy(to + i, bytes, static_cast<size_t>(n - i));
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "linear.h"
+#include "linear/int8_rows.h"
 #include "simd.h"
 
 namespace hocket::cpu::HOCKET_ISA {
@@ -35,7 +36,7 @@ inline IntVec splat_quad(const int8_t* p) {
 struct ByteDot {
   static constexpr int kMaxRows = 6;
   static constexpr bool kIsJoined = false;
-  static constexpr int32_t kOffset = 128;
+  static constexpr int32_t kOffset = kInt8Excess;
   static UintVec prepare(UintVec weights) { return weights ^ 0x80808080u; }
   static IntVec quad(const int8_t* x) { return splat_quad(x); }
   static IntVec add_unsigned(IntVec sum, IntVec x, UintVec weights) { return add(sum, x, weights); }
@@ -130,7 +131,7 @@ struct Int4Weights {
   using Scale = Float16;
   static constexpr int64_t kBlock = kInt4Block;
   static constexpr int kQuads = 2;
-  static constexpr int32_t kOffset = 8;
+  static constexpr int32_t kOffset = kInt4Excess;
   static constexpr bool kIsJoined = Dot::kIsJoined;
   static void unpack(UintVec packed, UintVec (&quads)[kQuads]) {
     quads[0] = packed & 0x0f0f0f0fu;

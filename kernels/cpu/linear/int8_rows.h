@@ -1,7 +1,8 @@
 // Rows of x in int8: blocks of kInt8Block values, each a scale times integers from -127 to 127, to the nearest.
 //
-// A row is contiguous: values padded with zeros to whole blocks, then a scale per block, then the sums of each
-// kInt4Block integers. What is not finite makes its block's scale NaN.
+// A row is contiguous: values padded with zeros to whole blocks; a scale per block; what dots begin at, which meet
+// weights that are too large by a constant: minus kInt8Excess times the sum of each block, minus kInt4Excess times the
+// sum of each kInt4Block of its integers. What is not finite makes its block's scale NaN, and its integers zero.
 #pragma once
 
 #include "linear.h"
@@ -9,102 +10,111 @@
 
 namespace hocket::cpu::HOCKET_ISA {
 
-constexpr int64_t kSumsPerBlock = kInt8Block / kInt4Block;
+constexpr int64_t kPartsPerBlock = kInt8Block / kInt4Block;
+constexpr int32_t kInt8Excess = 128, kInt4Excess = 8;
 
 inline int64_t num_int8_blocks(int64_t in_features) { return ceil_div(in_features, kInt8Block); }
 
 class Int8Rows {
  public:
-  Int8Rows(const void* data, int64_t stride, int64_t in_features)
+  Int8Rows(const void* data, int64_t in_features)
       : data_(static_cast<const int8_t*>(data)),
-        stride_(stride),
         scales_(num_int8_blocks(in_features) * kInt8Block),
-        sums_(scales_ + num_int8_blocks(in_features) * static_cast<int64_t>(sizeof(float))) {}
+        int8_begins_(scales_ + num_int8_blocks(in_features) * 4),
+        int4_begins_(int8_begins_ + num_int8_blocks(in_features) * 4),
+        stride_(stride(in_features)) {}
 
   // Bytes from one row to the next: an odd number of cache lines, so that rows share no cache set.
   static int64_t stride(int64_t in_features) {
-    const auto of_block = kInt8Block + (1 + kSumsPerBlock) * static_cast<int64_t>(sizeof(float));
-    const int64_t bytes = num_int8_blocks(in_features) * of_block;
-    return round_up(bytes, 128) + 64;
+    return round_up(num_int8_blocks(in_features) * (kInt8Block + 4 + 4 + 4 * kPartsPerBlock), 128) + 64;
   }
 
+  int64_t stride() const { return stride_; }
   const int8_t* values(int64_t row) const { return data_ + row * stride_; }
-  float scale(int64_t row, int64_t block) const { return at<float>(row, scales_, block); }
-  // Of the block of kBlock values from k on: n of them where it is the last.
+
+  // Of the block that k is in.
+  float scale(int64_t row, int64_t k) const { return load_word<float>(values(row) + scales_ + k / kInt8Block * 4); }
+
+  // What the dot over the block of kBlock values that begins at k begins at.
   template <int64_t kBlock>
-  int32_t sum(int64_t row, int64_t k, int64_t n) const {
-    if constexpr (kBlock == kInt4Block) return at<int32_t>(row, sums_, k / kInt4Block);
-    int32_t total = 0;
-    if (n == kBlock) {  // as nearly always: without branches
-      for (int64_t i = 0; i < kSumsPerBlock; ++i) total += at<int32_t>(row, sums_, k / kInt4Block + i);
-      return total;
-    }
-    for (int64_t i = k / kInt4Block; i < ceil_div(k + n, kInt4Block); ++i) total += at<int32_t>(row, sums_, i);
-    return total;
+  int32_t begin(int64_t row, int64_t k) const {
+    const int64_t begins = kBlock == kInt8Block ? int8_begins_ : int4_begins_;
+    return load_word<int32_t>(values(row) + begins + k / kBlock * 4);
   }
 
  private:
   template <class T>
-  T at(int64_t row, int64_t offset, int64_t block) const {
+  static T load_word(const int8_t* p) {
     T value;
-    __builtin_memcpy(&value, data_ + row * stride_ + offset + block * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    __builtin_memcpy(&value, p, sizeof(value));
     return value;
   }
 
   const int8_t* data_;
+  int64_t scales_, int8_begins_, int4_begins_;  // where they begin in a row
   int64_t stride_;
-  int64_t scales_, sums_;  // where they begin in a row
 };
 
 constexpr float kLeast = 1e-36f;  // below it a block counts as zero: 127 / largest would be infinite
 
-// n values of x, at most a block, to `to`, padded with zeros to a block; returns their scale.
-inline float quantize_block(const float* x, int64_t n, int8_t* to, int32_t (&sums)[kSumsPerBlock]) {
-  typedef int8_t ByteVec __attribute__((vector_size(kWidth)));
-  Vec most{}, spoiled{};  // spoiled: NaN where a value is not finite, else zero
-  for (int64_t k = 0; k < n; k += kWidth) {
-    const Vec v = load_up_to(x + k, n - k);
-    most = max(most, max(v, -v));
-    spoiled += v * 0.0f;
+// kInt8Block values of x to `to`, the sums of their parts to `sums`; returns their scale.
+inline float quantize_block(const float* x, int8_t* to, int32_t (&sums)[kPartsPerBlock]) {
+  IntVec most{};  // magnitudes as integers: in the order of the numbers, and above them what is not finite
+  for (int64_t k = 0; k < kInt8Block; k += kWidth) {
+    const IntVec magnitudes = bit_cast<IntVec>(load(x + k)) & 0x7fffffff;
+    most = most > magnitudes ? most : magnitudes;
   }
-  float largest = 0.0f, spoil = 0.0f;
-  for (int i = 0; i < kWidth; ++i) {
-    largest = largest < most[i] ? most[i] : largest;
-    spoil += spoiled[i];
+  const int32_t bits = max_lane(most);
+  const bool is_finite = bits < 0x7f800000;
+  const float largest = bit_cast<float>(bits);
+  if (!is_finite || !(largest > kLeast)) {
+    __builtin_memset(to, 0, kInt8Block);
+    __builtin_memset(sums, 0, sizeof(sums));
+    return is_finite ? largest / 127.0f : __builtin_nanf("");
   }
-  const float scale = largest / 127.0f + spoil;
-  const bool is_zero = !(largest > kLeast) || scale != scale;
-  const Vec inverse = splat(is_zero ? 0.0f : 127.0f / largest);
+  const Vec inverse = splat(127.0f / largest);
   const Vec magic = splat(12582912.0f);  // 1.5 x 2^23: adding it leaves the nearest integer in the lowest bits
-  for (int64_t part = 0; part < kSumsPerBlock; ++part) {
-    IntVec sum{};
+  constexpr uint32_t kOfMagic = uint32_t{kInt4Block} * 0x4b400000u;  // what it adds to the sum of a part
+  UintVec of_parts[kPartsPerBlock];
+  for (int64_t part = 0; part < kPartsPerBlock; ++part) {
+    UintVec sum{};
     for (int64_t k = part * kInt4Block; k < (part + 1) * kInt4Block; k += kWidth) {
-      IntVec integers{};
-      if (k < n && !is_zero) {
-        integers = bit_cast<IntVec>(load_up_to(x + k, n - k) * inverse + magic) - splat(int32_t{0x4b400000});
-        integers = integers > 127 ? splat(int32_t{127}) : integers < -127 ? splat(int32_t{-127}) : integers;
-      }
+      const UintVec integers = bit_cast<UintVec>(load(x + k) * inverse + magic);
       sum += integers;
-      const ByteVec bytes = __builtin_convertvector(integers, ByteVec);
-      __builtin_memcpy(to + k, &bytes, sizeof(bytes));
+      store_bytes(to + k, integers);
     }
-    sums[part] = 0;
-    for (int i = 0; i < kWidth; ++i) sums[part] += sum[i];
+    of_parts[part] = sum;
   }
-  return scale;
+  const UintVec4 totals = sum_each_of_four(of_parts) - kOfMagic;
+  __builtin_memcpy(sums, &totals, sizeof(sums));
+  return largest / 127.0f;
 }
 
 // A row of x, at `to`.
 inline void quantize_row(const float* x, int64_t in_features, int8_t* to) {
   const int64_t num_blocks = num_int8_blocks(in_features);
   int8_t* scales = to + num_blocks * kInt8Block;
-  int8_t* sums = scales + num_blocks * static_cast<int64_t>(sizeof(float));
+  int8_t* int8_begins = scales + num_blocks * 4;
+  int8_t* int4_begins = int8_begins + num_blocks * 4;
   for (int64_t b = 0; b < num_blocks; ++b) {
-    int32_t of_block[kSumsPerBlock];
-    const int64_t begin = b * kInt8Block;
-    const float scale = quantize_block(x + begin, min(kInt8Block, in_features - begin), to + begin, of_block);
-    __builtin_memcpy(scales + b * static_cast<int64_t>(sizeof(scale)), &scale, sizeof(scale));
-    __builtin_memcpy(sums + b * static_cast<int64_t>(sizeof(of_block)), of_block, sizeof(of_block));
+    const float* block = x + b * kInt8Block;
+    const int64_t n = in_features - b * kInt8Block;
+    float padded[kInt8Block];
+    if (n < kInt8Block) {
+      for (int64_t k = 0; k < kInt8Block; ++k) padded[k] = k < n ? block[k] : 0.0f;
+      block = padded;
+    }
+    int32_t begins[kPartsPerBlock];
+    const float scale = quantize_block(block, to + b * kInt8Block, begins);
+    int32_t total = 0;
+    for (int32_t& begin : begins) {
+      total += begin;
+      begin *= -kInt4Excess;
+    }
+    total *= -kInt8Excess;
+    __builtin_memcpy(scales + b * 4, &scale, 4);
+    __builtin_memcpy(int8_begins + b * 4, &total, 4);
+    __builtin_memcpy(int4_begins + b * 4 * kPartsPerBlock, begins, sizeof(begins));
   }
 }
 

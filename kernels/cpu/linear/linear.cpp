@@ -36,6 +36,7 @@ ProductInput to_bfloat16(const ProductInput& x, int64_t in_features) {
 
 // x as panels of that weight take it.
 ProductInput converted(const ProductInput& x, const PackedWeight& weight) {
+  if (x.dtype == DType::kInt8Blocks) return x;
   if (is_in_blocks(weight.dtype)) return to_int8_rows(x, weight.in_features);
   return x.dtype == linear_input_dtype(weight.dtype) ? x : to_bfloat16(x, weight.in_features);
 }

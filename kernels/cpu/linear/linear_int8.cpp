@@ -23,7 +23,7 @@ class Int8Product {
   // REQUIRES: x has rows.
   Int8Product(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out)
       : weight_(weight),
-        x_(x.data, x.stride, weight.in_features),
+        x_(x.data, weight.in_features),
         out_(out),
         num_rows_(x.num_rows),
         panel_bytes_(panel_bytes(weight.dtype, weight.in_features)) {}
@@ -78,9 +78,9 @@ class Int8Product {
       IntVec dots[kRows][kPanels][2];
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const IntVec begin = Weights::kIsJoined ? IntVec{} : of_offset(row + r, k, n);
+        const IntVec first = Weights::kIsJoined ? IntVec{} : begin(row + r, k);
 #pragma GCC unroll 2
-        for (int p = 0; p < kPanels; ++p) dots[r][p][0] = dots[r][p][1] = begin;
+        for (int p = 0; p < kPanels; ++p) dots[r][p][0] = dots[r][p][1] = first;
       }
       const int64_t steps = ceil_div(n, 4 * Weights::kQuads);
       // Past the end of these panels come the next ones.
@@ -89,11 +89,11 @@ class Int8Product {
       if constexpr (Weights::kIsJoined) {
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
-          const IntVec begin = of_offset(row + r, k, n);
+          const IntVec first = begin(row + r, k);
 #pragma GCC unroll 2
           for (int p = 0; p < kPanels; ++p) {
 #pragma GCC unroll 2
-            for (IntVec& dot : dots[r][p]) dot = begin + Dot::join(dot);
+            for (IntVec& dot : dots[r][p]) dot = first + Dot::join(dot);
           }
         }
       }
@@ -103,7 +103,7 @@ class Int8Product {
       } else {
         ahead.ask();
       }
-      add_scaled(row, k / kInt8Block, weights, dots, sums);
+      add_scaled(row, k, weights, dots, sums);
       weights += kScalesBytes;
     }
     Vec results[kRows][kPanels][2];  // sums are registers
@@ -118,10 +118,10 @@ class Int8Product {
     write_tile(weight_, out_, row, kRows, panel, kPanels, results[0][0]);
   }
 
-  // What a dot of n values from k on lacks.
-  [[gnu::always_inline]] IntVec of_offset(int64_t row, int64_t k, int64_t n) const {
+  // What the dot over the block at k begins at.
+  [[gnu::always_inline]] IntVec begin(int64_t row, int64_t k) const {
     if constexpr (Weights::kOffset == 0) return IntVec{};
-    return splat(x_.template sum<Weights::kBlock>(row, k, n)) * -Weights::kOffset;
+    return splat(x_.template begin<Weights::kBlock>(row, k));
   }
 
   // Inlined, so that dots stay in registers.
@@ -129,7 +129,7 @@ class Int8Product {
   [[gnu::always_inline]] void add_block(const int8_t* x, const int8_t* weights, int64_t further, int64_t steps,
                                         Ahead& ahead, IntVec (&dots)[kRows][kPanels][2]) const {
     constexpr int kQuads = Weights::kQuads;
-    const int64_t stride = x_.values(1) - x_.values(0);
+    const int64_t stride = x_.stride();
     for (int64_t step = 0; step < steps; ++step, x += 4 * kQuads, weights += kVectorsBytes) {
       UintVec w[kPanels][2][kQuads];
       if constexpr (kIsOnly) {
@@ -166,7 +166,7 @@ class Int8Product {
 
   // scales: of the first panel's block, behind its weights.
   template <int kRows, int kPanels>
-  [[gnu::always_inline]] void add_scaled(int64_t row, int64_t block, const int8_t* scales,
+  [[gnu::always_inline]] void add_scaled(int64_t row, int64_t k, const int8_t* scales,
                                          const IntVec (&dots)[kRows][kPanels][2],
                                          Vec (&sums)[kRows][kPanels][2]) const {
 #pragma GCC unroll 2
@@ -175,7 +175,7 @@ class Int8Product {
       const Vec columns[2] = {load(of_columns), load(of_columns + kWidth)};
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const Vec of_row = splat(x_.scale(row + r, block));
+        const Vec of_row = splat(x_.scale(row + r, k));
 #pragma GCC unroll 2
         for (int j = 0; j < 2; ++j) {
           sums[r][p][j] = fma(__builtin_convertvector(dots[r][p][j], Vec), of_row * columns[j], sums[r][p][j]);

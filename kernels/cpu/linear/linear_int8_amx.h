@@ -19,8 +19,7 @@ class AmxInt8Product {
   // REQUIRES: x has rows.
   AmxInt8Product(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out)
       : weight_(weight),
-        x_(x.data, x.stride, weight.in_features),
-        x_stride_(x.stride),
+        x_(x.data, weight.in_features),
         out_(out),
         num_rows_(x.num_rows),
         panel_bytes_(panel_bytes(weight.dtype, weight.in_features)) {}
@@ -99,12 +98,12 @@ class AmxInt8Product {
       for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(ahead + line);
     }
     if (Block::kQuads == 1 && packed_rows == kPackedRows) {
-      return add_step<Int8Tiles, kRowTiles, kPanels>(x, x_stride_, weights, kRowBytes, panel_bytes_);
+      return add_step<Int8Tiles, kRowTiles, kPanels>(x, x_.stride(), weights, kRowBytes, panel_bytes_);
     }
     alignas(64) int8_t unpacked[kPanels * kTile];
     if (packed_rows < kPackedRows) __builtin_memset(unpacked, 0, sizeof(unpacked));
     for (int p = 0; p < kPanels; ++p) unpack(weights + p * panel_bytes_, packed_rows, unpacked + p * kTile);
-    add_step<Int8Tiles, kRowTiles, kPanels>(x, x_stride_, unpacked, kRowBytes, kTile);
+    add_step<Int8Tiles, kRowTiles, kPanels>(x, x_.stride(), unpacked, kRowBytes, kTile);
   }
 
   [[gnu::always_inline]] static void unpack(const int8_t* from, int64_t packed_rows, int8_t* to) {
@@ -121,7 +120,6 @@ class AmxInt8Product {
   template <int kRowTiles, int kPanels, int kSums>
   void add_scaled(int64_t row, int64_t num_rows, int64_t k, const int8_t* scales,
                   const int32_t (&dots)[kSums][kTileSize][kWidth], float (&sums)[kSums][kTileSize][kWidth]) const {
-    const int64_t n = min(Block::kBlock, weight_.in_features - k);
     for (int pair = 0; pair < kSums / 2; ++pair) {
       const int panel = kPanels == 2 ? pair : 0, tile = kRowTiles == 2 ? pair : 0;
       const auto* of_columns = reinterpret_cast<const typename Block::Scale*>(scales + panel * panel_bytes_);
@@ -129,8 +127,8 @@ class AmxInt8Product {
       const int64_t end = min(num_rows - tile * kTileSize, kTileSize);
       for (int64_t r = 0; r < end; ++r) {
         const int64_t x_row = row + tile * kTileSize + r;
-        const Vec of_row = splat(x_.scale(x_row, k / kInt8Block));
-        const int32_t begin = Block::kOffset == 0 ? 0 : -Block::kOffset * x_.template sum<Block::kBlock>(x_row, k, n);
+        const Vec of_row = splat(x_.scale(x_row, k));
+        const int32_t begin = Block::kOffset == 0 ? 0 : x_.template begin<Block::kBlock>(x_row, k);
         add_scaled(dots[2 * pair][r], begin, of_row * first, sums[2 * pair][r]);
         add_scaled(dots[2 * pair + 1][r], begin, of_row * second, sums[2 * pair + 1][r]);
       }
@@ -146,7 +144,6 @@ class AmxInt8Product {
 
   const PackedWeight& weight_;
   Int8Rows x_;
-  int64_t x_stride_;
   const ProductOutput& out_;
   int64_t num_rows_;
   int64_t panel_bytes_;

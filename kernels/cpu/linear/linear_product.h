@@ -30,7 +30,7 @@ struct PackedWeight {
 };
 
 // x, [num_rows][in_features], for linear_panels() at least one row. dtype float32, or linear_input_dtype() of the
-// weight; or, made by the product itself, kInt8Blocks (int8_rows.h), with the stride in bytes. REQUIRES: where x is
+// weight; or, for weights in blocks, kInt8Blocks: rows as int8_rows.h has them, with their stride in bytes. REQUIRES: where x is
 // bfloat16 and in_features odd, one more element of each row is readable and zero.
 struct ProductInput {
   const void* data;
@@ -72,7 +72,7 @@ inline int64_t num_panels(const PackedWeight& weight) {
   return ceil_div(weight.out_features, weight.is_gated ? kWidth : kPanel);
 }
 
-// All of it, on the thread pool. Converts x where its dtype is not linear_input_dtype().
+// All of it, on the thread pool. Converts x where its dtype is neither linear_input_dtype() nor kInt8Blocks.
 void linear_product(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out);
 
 // Panels [begin, end) for all rows, on this thread. out.data is where column 0 is, whatever `begin`.
