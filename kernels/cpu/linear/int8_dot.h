@@ -8,6 +8,9 @@
 // x; add_unsigned() takes weights from 0 to 15. quad() is what both take of x: made once for all weights that it meets,
 // since on some CPUs loads are what limits these products. Where kIsJoined, sums of add_unsigned() are pairs in 16
 // bits, which hold kInt4Block values and no more (8 x 2 x 15 x 127), and join() makes int32 of them.
+//
+// kMaxRows: that go together, since more find too few registers. kMaxRowsAlone: where there are no others, and waiting
+// for the weight is what takes time.
 #pragma once
 
 #include "linear.h"
@@ -34,7 +37,7 @@ inline IntVec splat_quad(const int8_t* p) {
 // By vpdpbusd, which takes one side unsigned: weights plus 128, so that sums begin at -128 times the sum of x. Written
 // as assembly, since CPUs with and without it share a build.
 struct ByteDot {
-  static constexpr int kMaxRows = 6;
+  static constexpr int kMaxRows = 7, kMaxRowsAlone = 12;
   static constexpr bool kIsJoined = false;
   static constexpr int32_t kOffset = kInt8Excess;
   static UintVec prepare(UintVec weights) { return weights ^ 0x80808080u; }
@@ -49,7 +52,7 @@ struct ByteDot {
 // By products of pairs of bytes in 16 bits, which cannot overflow: 2 x 127 x 127. One side is unsigned again; here the
 // sign of the weights goes to x.
 struct PairDot {
-  static constexpr int kMaxRows = 6;
+  static constexpr int kMaxRows = 6, kMaxRowsAlone = 6;
   static constexpr bool kIsJoined = true;
   static constexpr int32_t kOffset = 0;
   static UintVec prepare(UintVec weights) { return weights; }
@@ -73,7 +76,7 @@ struct PairDot {
 
 // As the one of 16 lanes.
 struct PairDot {
-  static constexpr int kMaxRows = 4;
+  static constexpr int kMaxRows = 4, kMaxRowsAlone = 4;
   static constexpr bool kIsJoined = true;
   static constexpr int32_t kOffset = 0;
   static UintVec prepare(UintVec weights) { return weights; }
@@ -96,7 +99,7 @@ struct PairDot {
 #else
 
 struct PairDot {
-  static constexpr int kMaxRows = 3;
+  static constexpr int kMaxRows = 3, kMaxRowsAlone = 3;
   static constexpr bool kIsJoined = false;
   static constexpr int32_t kOffset = 0;
   static UintVec prepare(UintVec weights) { return weights; }

@@ -34,7 +34,11 @@ class Int8Product {
       for (; panel + 2 <= panel_end; panel += 2) run_group<2, kMaxRowsOfTwo, true>(0, num_rows_, panel, {});
     }
     for (; panel < panel_end; ++panel) {
-      num_rows_ > Dot::kMaxRows ? run_groups(panel) : run_group<1, Dot::kMaxRows, true>(0, num_rows_, panel, {});
+      if (num_rows_ > Dot::kMaxRowsAlone) {
+        run_groups(panel);
+      } else {
+        run_group<1, Dot::kMaxRowsAlone, true>(0, num_rows_, panel, {});
+      }
     }
   }
 
@@ -67,8 +71,8 @@ class Int8Product {
   [[gnu::noinline]] void tile(int64_t row, int64_t panel, Ahead ahead) const {
     const int8_t* weights = static_cast<const int8_t*>(weight_.panels) + panel * panel_bytes_;
     const int8_t* end = weights + panel_bytes_;
-    Vec sums[kRows][kPanels][2];  // all loops over it and over dots are unrolled: both are registers
-#pragma GCC unroll 8
+    Vec sums[kRows][kPanels][2];  // loops over it and over dots are unrolled: dots are registers, sums of few rows too
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
       for (int p = 0; p < kPanels; ++p) sums[r][p][0] = sums[r][p][1] = Vec{};
@@ -76,7 +80,7 @@ class Int8Product {
     for (int64_t k = 0; k < weight_.in_features; k += Weights::kBlock) {
       const int64_t n = min(Weights::kBlock, weight_.in_features - k);
       IntVec dots[kRows][kPanels][2];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const IntVec first = Weights::kIsJoined ? IntVec{} : begin(row + r, k);
 #pragma GCC unroll 2
@@ -87,7 +91,7 @@ class Int8Product {
       const int64_t further = kAheadBytes + (end - weights > kAheadBytes ? 0 : (kPanels - 1) * panel_bytes_);
       add_block<kIsOnly>(x_.values(row) + k, weights, further, steps, ahead, dots);
       if constexpr (Weights::kIsJoined) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           const IntVec first = begin(row + r, k);
 #pragma GCC unroll 2
@@ -104,10 +108,11 @@ class Int8Product {
         ahead.ask();
       }
       add_scaled(row, k, weights, dots, sums);
+      if constexpr (kIsOnly && kRows * kPanels > 6) asm("" : "+m"(sums));  // or dots are moved about instead
       weights += kScalesBytes;
     }
-    Vec results[kRows][kPanels][2];  // sums are registers
-#pragma GCC unroll 8
+    Vec results[kRows][kPanels][2];  // what is handed over cannot be registers
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
       for (int p = 0; p < kPanels; ++p) {
@@ -130,7 +135,10 @@ class Int8Product {
                                         Ahead& ahead, IntVec (&dots)[kRows][kPanels][2]) const {
     constexpr int kQuads = Weights::kQuads;
     const int64_t stride = x_.stride();
-    for (int64_t step = 0; step < steps; ++step, x += 4 * kQuads, weights += kVectorsBytes) {
+    const int8_t* thirds[(kRows + 2) / 3];  // every third row: the two behind it are one and two strides away
+#pragma GCC unroll 16
+    for (int i = 0; i < (kRows + 2) / 3; ++i) thirds[i] = x + 3 * i * stride;
+    for (int64_t step = 0; step < steps; ++step, weights += kVectorsBytes) {
       UintVec w[kPanels][2][kQuads];
       if constexpr (kIsOnly) {
         prefetch<kVectorsBytes, kPanels>(weights + further);
@@ -141,11 +149,13 @@ class Int8Product {
         const int8_t* packed = weights + p * panel_bytes_;
         for (int j = 0; j < 2; ++j) Weights::unpack(load_quads(packed + j * 4 * kWidth), w[p][j]);
       }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
+      for (const int8_t*& rows : thirds) asm("" : "+r"(rows));  // or the compiler makes a pointer of each row
+#pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
         for (int q = 0; q < kQuads; ++q) {
-          const auto quad = Dot::quad(x + r * stride + 4 * q);
+          const auto quad = Dot::quad(thirds[r / 3] + r % 3 * stride + 4 * q);
 #pragma GCC unroll 2
           for (int p = 0; p < kPanels; ++p) {
             dots[r][p][0] = Weights::add(dots[r][p][0], quad, w[p][0][q]);
@@ -153,6 +163,8 @@ class Int8Product {
           }
         }
       }
+#pragma GCC unroll 16
+      for (const int8_t*& rows : thirds) rows += 4 * kQuads;
     }
   }
 
@@ -173,7 +185,7 @@ class Int8Product {
     for (int p = 0; p < kPanels; ++p) {
       const auto* of_columns = reinterpret_cast<const typename Weights::Scale*>(scales + p * panel_bytes_);
       const Vec columns[2] = {load(of_columns), load(of_columns + kWidth)};
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const Vec of_row = splat(x_.scale(row + r, k));
 #pragma GCC unroll 2

@@ -30,8 +30,8 @@ struct PackedWeight {
 };
 
 // x, [num_rows][in_features], for linear_panels() at least one row. dtype float32, or linear_input_dtype() of the
-// weight; or, for weights in blocks, kInt8Blocks: rows as int8_rows.h has them, with their stride in bytes. REQUIRES: where x is
-// bfloat16 and in_features odd, one more element of each row is readable and zero.
+// weight; or, for weights in blocks, kInt8Blocks: rows as int8_rows.h has them, with their stride in bytes. REQUIRES:
+// where x is bfloat16 and in_features odd, one more element of each row is readable and zero.
 struct ProductInput {
   const void* data;
   int64_t stride;  // elements, or bytes: see above
