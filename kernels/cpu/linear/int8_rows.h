@@ -15,44 +15,46 @@ constexpr int32_t kInt8Excess = 128, kInt4Excess = 8;
 
 inline int64_t num_int8_blocks(int64_t in_features) { return ceil_div(in_features, kInt8Block); }
 
-class Int8Rows {
- public:
-  Int8Rows(const void* data, int64_t in_features)
-      : data_(static_cast<const int8_t*>(data)),
-        scales_(num_int8_blocks(in_features) * kInt8Block),
-        int8_begins_(scales_ + num_int8_blocks(in_features) * 4),
-        int4_begins_(int8_begins_ + num_int8_blocks(in_features) * 4),
-        stride_(stride(in_features)) {}
-
-  // Bytes from one row to the next: an odd number of cache lines, so that rows share no cache set.
-  static int64_t stride(int64_t in_features) {
-    return round_up(num_int8_blocks(in_features) * (kInt8Block + 4 + 4 + 4 * kPartsPerBlock), 128) + 64;
+// Where what follows the values begins in a row, and where the next row, in bytes.
+struct Int8RowLayout {
+  explicit Int8RowLayout(int64_t in_features) {
+    const int64_t num_blocks = num_int8_blocks(in_features);
+    scales = num_blocks * kInt8Block;
+    int8_begins = scales + num_blocks * 4;
+    int4_begins = int8_begins + num_blocks * 4;
+    // An odd number of cache lines, so that rows share no cache set.
+    stride = round_up(int4_begins + num_blocks * kPartsPerBlock * 4, 128) + 64;
   }
 
-  int64_t stride() const { return stride_; }
-  const int8_t* values(int64_t row) const { return data_ + row * stride_; }
+  int64_t scales, int8_begins, int4_begins, stride;
+};
+
+class Int8Rows {
+ public:
+  Int8Rows(const void* data, int64_t in_features) : data_(static_cast<const int8_t*>(data)), layout_(in_features) {}
+
+  int64_t stride() const { return layout_.stride; }
+  const int8_t* values(int64_t row) const { return data_ + row * layout_.stride; }
 
   // Of the block that k is in.
-  float scale(int64_t row, int64_t k) const { return load_word<float>(values(row) + scales_ + k / kInt8Block * 4); }
+  float scale(int64_t row, int64_t k) const { return word<float>(row, layout_.scales, k / kInt8Block); }
 
   // What the dot over the block of kBlock values that begins at k begins at.
   template <int64_t kBlock>
   int32_t begin(int64_t row, int64_t k) const {
-    const int64_t begins = kBlock == kInt8Block ? int8_begins_ : int4_begins_;
-    return load_word<int32_t>(values(row) + begins + k / kBlock * 4);
+    return word<int32_t>(row, kBlock == kInt8Block ? layout_.int8_begins : layout_.int4_begins, k / kBlock);
   }
 
  private:
   template <class T>
-  static T load_word(const int8_t* p) {
+  T word(int64_t row, int64_t offset, int64_t index) const {
     T value;
-    __builtin_memcpy(&value, p, sizeof(value));
+    __builtin_memcpy(&value, values(row) + offset + index * 4, sizeof(value));
     return value;
   }
 
   const int8_t* data_;
-  int64_t scales_, int8_begins_, int4_begins_;  // where they begin in a row
-  int64_t stride_;
+  Int8RowLayout layout_;
 };
 
 constexpr float kLeast = 1e-36f;  // below it a block counts as zero: 127 / largest would be infinite
@@ -92,11 +94,8 @@ inline float quantize_block(const float* x, int8_t* to, int32_t (&sums)[kPartsPe
 
 // A row of x, at `to`.
 inline void quantize_row(const float* x, int64_t in_features, int8_t* to) {
-  const int64_t num_blocks = num_int8_blocks(in_features);
-  int8_t* scales = to + num_blocks * kInt8Block;
-  int8_t* int8_begins = scales + num_blocks * 4;
-  int8_t* int4_begins = int8_begins + num_blocks * 4;
-  for (int64_t b = 0; b < num_blocks; ++b) {
+  const Int8RowLayout layout(in_features);
+  for (int64_t b = 0; b < num_int8_blocks(in_features); ++b) {
     const float* block = x + b * kInt8Block;
     const int64_t n = in_features - b * kInt8Block;
     float padded[kInt8Block];
@@ -112,9 +111,9 @@ inline void quantize_row(const float* x, int64_t in_features, int8_t* to) {
       begin *= -kInt4Excess;
     }
     total *= -kInt8Excess;
-    __builtin_memcpy(scales + b * 4, &scale, 4);
-    __builtin_memcpy(int8_begins + b * 4, &total, 4);
-    __builtin_memcpy(int4_begins + b * 4 * kPartsPerBlock, begins, sizeof(begins));
+    __builtin_memcpy(to + layout.scales + b * 4, &scale, 4);
+    __builtin_memcpy(to + layout.int8_begins + b * 4, &total, 4);
+    __builtin_memcpy(to + layout.int4_begins + b * 4 * kPartsPerBlock, begins, sizeof(begins));
   }
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kAheadBytes = 8192;
 constexpr int kMaxRowsOfTwo = 3;
+constexpr int kMaxSums = 6;  // rows times panels whose float32 sums find registers where the weight is asked for
 constexpr int64_t kVectorsBytes = 4 * kPanel;  // of a panel: what two vectors hold
 
 // Dot, Weights: of int8_dot.h.
@@ -108,7 +109,7 @@ class Int8Product {
         ahead.ask();
       }
       add_scaled(row, k, weights, dots, sums);
-      if constexpr (kIsOnly && kRows * kPanels > 6) asm("" : "+m"(sums));  // or dots are moved about instead
+      if constexpr (kIsOnly && kRows * kPanels > kMaxSums) asm("" : "+m"(sums));  // or dots are moved about instead
       weights += kScalesBytes;
     }
     Vec results[kRows][kPanels][2];  // what is handed over cannot be registers
@@ -235,7 +236,7 @@ void int8_panels(const PackedWeight& weight, const ProductInput& x, const Produc
 }
 
 ProductInput to_int8_rows(const ProductInput& x, int64_t in_features) {
-  const int64_t stride = Int8Rows::stride(in_features);
+  const int64_t stride = Int8RowLayout(in_features).stride;
   auto* rows = static_cast<int8_t*>(scratch(Scratch::kActivations, static_cast<size_t>(x.num_rows * stride)));
   parallel_ranges(x.num_rows, 2 * in_features, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
