@@ -105,6 +105,26 @@ TEST(patience, decodes_have_less_of_the_time_than_lately_while_somebody_is_due) 
   CHECK_EQ(stretch(1.0, 1.1), 2.2);
 }
 
+// Of 6000 tokens the first token is expected after 24 s, of 100 after 16.4.
+TEST(patience, a_long_prompt_lets_short_ones_go_first_that_come_a_little_later) {
+  using testing::Names;
+  const auto grants = [](double arrival, int32_t num_tokens) {
+    SchedulerConfig config = testing::world_config("hocket");
+    config.num_units = 5000;
+    config.max_model_len = 8000;
+    testing::PolicyWorld w(config);
+    w.now = 10.0;
+    w.estimates = estimates();
+    w.max_num_tokens = 500;
+    w.waits("long", {.num_prompt = 6000});
+    w.waits("later", {.arrival = arrival, .num_prompt = num_tokens, .first_token = 10000});
+    return w.grants();
+  };
+  CHECK_EQ(grants(7.5, 100), (Names{"later+100", "long+400"}));
+  CHECK_EQ(grants(7.7, 100), (Names{"long+500"}));
+  CHECK_EQ(grants(1e-3, 6000), (Names{"long+500"}));
+}
+
 TEST(patience, a_share_is_that_of_the_last_hundred_steps) {
   PromptShare share;
   CHECK_EQ(share.value(), 0.0);

@@ -15,13 +15,14 @@
 //                  less the margin that steps have needed (step_margin.h). Where somebody decodes without a target,
 //                  prompts stretch it to max_decode_step_ms at most: they never take a whole step. Where that follows
 //                  the machine it grows eightfold for first tokens that can still come in time, and for those that
-//                  have waited for long, as such a prompt goes (patience.h).
+//                  have waited for long, as such a prompt goes (patience.h); one step in many at once (long_steps.h).
 //   3  chunks      Decodes first, then prompts by priority; of equal priority, tenants that have been served less go
 //                  before others, even late: who sends so many that always some are in time would keep them out. Then
 //                  by deadline, those that would be late last. While memory is contended the densest come first
-//                  instead: by deadline, everybody's would be missed by a little. Equals, and all of a tenant's where
-//                  there is neither a target nor contention, in order of arrival. Beside others' decodes a tenant's
-//                  waiting requests come in by halves (newcomers.h).
+//                  instead: by deadline, everybody's would be missed by a little. Where there is neither a target nor
+//                  contention, by when a first token is expected after so long a prompt (patience.h): a long one lets
+//                  short ones that come a little later go before it. Equals in order of arrival. Beside others' decodes
+//                  a tenant's waiting requests come in by halves (newcomers.h).
 //   4  offline     Plan search over the offline queue in what is left of time and memory, less the reserve. It makes no
 //                  step longer than max_offline_step_ms, since whoever arrives waits for the step's end; and next to
 //                  no longer than without it, where an online request without a target is served (idle_share.h).
@@ -42,6 +43,7 @@
 #include <tuple>
 
 #include "policies/policy.h"
+#include "requests/long_steps.h"
 #include "requests/newcomers.h"
 #include "requests/prompt_share.h"
 #include "stages/class_order.h"
@@ -103,9 +105,7 @@ class HocketPolicy final : public Policy {
     for (const Slot slot : under_way_) prompts_.push_back(prompt(snapshot, slot, {}));
     pick_residents(snapshot, composition);
     if (config_.enable_deadlines) {
-      builder_.limit_seconds(
-          std::min(seconds_before_deadline(snapshot),
-                   seconds_beside_readers(config_, snapshot, decoding_, decode_seconds_, patience(snapshot))));
+      builder_.limit_seconds(std::min(seconds_before_deadline(snapshot), seconds_beside_readers(snapshot)));
     }
     prefill_online(snapshot, *composition);
     prompt_share_.note_step(decode_seconds_, builder_.seconds());
@@ -120,6 +120,7 @@ class HocketPolicy final : public Policy {
     int32_t tenant_lead;
     bool is_late;
     double deadline;
+    double expected;  // when the first token is, of who has no deadline
     CacheForm form;
     float density;  // answers per unit and step; 0 where nobody is weighed
     double arrival;
@@ -127,8 +128,9 @@ class HocketPolicy final : public Policy {
 
     // Larger is first in what is on the other side.
     bool precedes(const Prompt& b) const {
-      return std::tie(b.is_starving, priority, tenant_lead, is_late, b.density, deadline, arrival, sequence) <
-             std::tie(is_starving, b.priority, b.tenant_lead, b.is_late, density, b.deadline, b.arrival, b.sequence);
+      return std::tie(b.is_starving, priority, tenant_lead, is_late, b.density, deadline, expected, arrival, sequence) <
+             std::tie(is_starving, b.priority, b.tenant_lead, b.is_late, density, b.deadline, b.expected, b.arrival,
+                      b.sequence);
     }
   };
 
@@ -162,12 +164,13 @@ class HocketPolicy final : public Policy {
     const double arrival = requests.arrival_time[slot];
     const uint64_t sequence = requests.sequence[slot];
     if (is_starving(snapshot, slot)) {
-      return {slot, true, 0, 0, false, starving_since(requests, slot), form, 0.0F, arrival, sequence};
+      return {slot, true, 0, 0, false, starving_since(requests, slot), 0.0, form, 0.0F, arrival, sequence};
     }
     const int64_t priority = online_priority(requests, slot);
     const int32_t lead = snapshot.tenants.lead(slot);
     const bool is_late = will_be_late(snapshot, slot);
-    return {slot, false, priority, lead, is_late, requests.deadline(slot), form, density, arrival, sequence};
+    const double expected = arrival + Patience::expected_seconds(snapshot.estimates, alone_seconds(snapshot, slot));
+    return {slot, false, priority, lead, is_late, requests.deadline(slot), expected, form, density, arrival, sequence};
   }
 
   // A prompt whose token would miss its deadline although the next step computed all of it. Served by deadline, one
@@ -187,6 +190,12 @@ class HocketPolicy final : public Policy {
     const RequestTable& requests = snapshot.requests;
     const int32_t num_there = std::max(requests.num_cached_hint[slot], requests.num_computed_tokens[slot]);
     return snapshot.estimates.prefill_seconds(num_there, requests.num_tokens[slot] - num_there);
+  }
+
+  // That all of it takes that was not cached.
+  static double alone_seconds(const Snapshot& snapshot, Slot slot) {
+    const int32_t num_cached = snapshot.requests.num_cached_hint[slot];
+    return snapshot.estimates.prefill_seconds(num_cached, snapshot.requests.num_tokens[slot] - num_cached);
   }
 
   bool is_starving(const Snapshot& snapshot, Slot slot) const {
@@ -432,6 +441,14 @@ class HocketPolicy final : public Policy {
 
   double seconds_before_deadline(const Snapshot& snapshot) const { return slack_ / snapshot.estimates.margin.value(); }
 
+  double seconds_beside_readers(const Snapshot& snapshot) {
+    const double seconds =
+        hocket::seconds_beside_readers(config_, snapshot, decoding_, decode_seconds_, patience(snapshot));
+    if (seconds == std::numeric_limits<double>::infinity() || config_.max_decode_step_ms > 0) return seconds;
+    const double promised = snapshot.estimates.itl_seconds(config_.max_num_seqs);
+    return long_steps_.seconds(seconds, promised / snapshot.estimates.margin.of_readers(), promised);
+  }
+
   // With those whose prompts the step may compute. Who is served more than others anyway has to wait.
   Patience patience(const Snapshot& snapshot) const {
     const RequestTable& requests = snapshot.requests;
@@ -440,9 +457,7 @@ class HocketPolicy final : public Policy {
     for (const Prompt& p : prompts_) {  // under way, then as they came
       if (p.tenant_lead > 0 || (waits(snapshot, p) && num_rows-- <= 0)) continue;
       const double work = patience.is_full() ? 0.0 : prompt_seconds(snapshot, p.slot);
-      const int32_t num_cached = requests.num_cached_hint[p.slot];
-      const double alone = snapshot.estimates.prefill_seconds(num_cached, requests.num_tokens[p.slot] - num_cached);
-      patience.add(work, requests.pending_seconds(p.slot, snapshot.now), alone);
+      patience.add(work, requests.pending_seconds(p.slot, snapshot.now), alone_seconds(snapshot, p.slot));
     }
     return patience;
   }
@@ -506,6 +521,7 @@ class HocketPolicy final : public Policy {
   ResidencyStage ratio_;
   Newcomers newcomers_;
   PromptShare prompt_share_;
+  LongSteps long_steps_;
 
   // Of the current step
   std::vector<Slot> decoding_;    // online

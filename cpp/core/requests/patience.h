@@ -17,6 +17,9 @@
 //
 // The last three to at most kMostStretch times what readers are promised.
 //
+// Who gives no target goes first whose first token is expected first: after kDueTimes what its prompt takes alone,
+// kExpectedTimes T at least. With a shorter one, prompts that can still come in T would wait for shorter ones.
+//
 // Thread safety: none. No allocation.
 #pragma once
 
@@ -33,12 +36,18 @@ class Patience {
   static constexpr double kLeastStretch = 1.8, kMostDueStretch = 2.2;  // of decodes
   static constexpr double kDueTimes = 4.0;
   static constexpr double kDueSeconds = 1.0;
+  static constexpr double kExpectedTimes = 2.0;  // T
   static constexpr double kDrain = 1.1;
   static constexpr double kLeastShare = 0.01;  // of decodes
 
   // prompt_share: of the time, that prompts had lately.
   explicit Patience(const Estimates& estimates, double prompt_share = 0.0)
       : ttft_seconds_(estimates.ttft_seconds()), due_stretch_(kDrain / std::max(kLeastShare, 1 - prompt_share)) {}
+
+  // After which the first token of such a prompt is expected. alone_seconds: that it takes with nothing beside it.
+  static double expected_seconds(const Estimates& estimates, double alone_seconds) {
+    return std::max(kExpectedTimes * estimates.ttft_seconds(), kDueTimes * alone_seconds);
+  }
 
   // No prompt after these can come in time.
   bool is_full() const { return work_seconds_ >= kInTime * ttft_seconds_; }
