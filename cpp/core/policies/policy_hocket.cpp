@@ -16,13 +16,9 @@
 //                  prompts stretch it to max_decode_step_ms at most: they never take a whole step. Where that follows
 //                  the machine it grows eightfold for first tokens that can still come in time, and for those that
 //                  have waited for long, as such a prompt goes (patience.h); one step in many at once (long_steps.h).
-//   3  chunks      Decodes first, then prompts by priority; of equal priority, tenants that have been served less go
-//                  before others, even late: who sends so many that always some are in time would keep them out. Then
-//                  by deadline, those that would be late last. While memory is contended the densest come first
-//                  instead: by deadline, everybody's would be missed by a little. Where there is neither a target nor
-//                  contention, by when a first token is expected after so long a prompt (patience.h): a long one lets
-//                  short ones that come a little later go before it. Equals in order of arrival. Beside others' decodes
-//                  a tenant's waiting requests come in by halves (newcomers.h).
+//   3  chunks      Decodes first, then prompts (prompt.h): by priority, deadline, and when a first token is expected;
+//                  while memory is contended the densest first. Beside others' decodes a tenant's waiting requests come
+//                  in by halves (newcomers.h).
 //   4  offline     Plan search over the offline queue in what is left of time and memory, less the reserve. It makes no
 //                  step longer than max_offline_step_ms, since whoever arrives waits for the step's end; and next to
 //                  no longer than without it, where an online request without a target is served (idle_share.h).
@@ -43,6 +39,7 @@
 #include <tuple>
 
 #include "policies/policy.h"
+#include "policies/prompt.h"
 #include "requests/long_steps.h"
 #include "requests/newcomers.h"
 #include "requests/prompt_share.h"
@@ -113,27 +110,6 @@ class HocketPolicy final : public Policy {
   }
 
  private:
-  struct Prompt {
-    Slot slot;
-    bool is_starving;
-    int64_t priority;
-    int32_t tenant_lead;
-    bool is_late;
-    double deadline;
-    double expected;  // when the first token is, of who has no deadline
-    CacheForm form;
-    float density;  // answers per unit and step; 0 where nobody is weighed
-    double arrival;
-    uint64_t sequence;
-
-    // Larger is first in what is on the other side.
-    bool precedes(const Prompt& b) const {
-      return std::tie(b.is_starving, priority, tenant_lead, is_late, b.density, deadline, expected, arrival, sequence) <
-             std::tie(is_starving, b.priority, b.tenant_lead, b.is_late, density, b.deadline, b.expected, b.arrival,
-                      b.sequence);
-    }
-  };
-
   void split(const Snapshot& snapshot) {
     const RequestTable& requests = snapshot.requests;
     decoding_.clear();
@@ -160,42 +136,7 @@ class HocketPolicy final : public Policy {
   }
 
   Prompt prompt(const Snapshot& snapshot, Slot slot, CacheForm form, float density = 0.0F) const {
-    const RequestTable& requests = snapshot.requests;
-    const double arrival = requests.arrival_time[slot];
-    const uint64_t sequence = requests.sequence[slot];
-    if (is_starving(snapshot, slot)) {
-      return {slot, true, 0, 0, false, starving_since(requests, slot), 0.0, form, 0.0F, arrival, sequence};
-    }
-    const int64_t priority = online_priority(requests, slot);
-    const int32_t lead = snapshot.tenants.lead(slot);
-    const bool is_late = will_be_late(snapshot, slot);
-    const double expected = arrival + Patience::expected_seconds(snapshot.estimates, alone_seconds(snapshot, slot));
-    return {slot, false, priority, lead, is_late, requests.deadline(slot), expected, form, density, arrival, sequence};
-  }
-
-  // A prompt whose token would miss its deadline although the next step computed all of it. Served by deadline, one
-  // after the other would be on the point of it, and late by a little. A long prompt that can just come in time is none
-  // of them, so the margin is of the decodes only.
-  bool will_be_late(const Snapshot& snapshot, Slot slot) const {
-    const RequestTable& requests = snapshot.requests;
-    const double deadline = requests.deadline(slot);
-    if (requests.delays[slot].is_late || deadline < snapshot.now) return true;
-    if (deadline == std::numeric_limits<double>::infinity()) return false;
-    const double margin = snapshot.estimates.margin.value();
-    return deadline < snapshot.now + margin * decode_seconds_ + prompt_seconds(snapshot, slot);
-  }
-
-  // That what is left of it takes, beside decodes.
-  static double prompt_seconds(const Snapshot& snapshot, Slot slot) {
-    const RequestTable& requests = snapshot.requests;
-    const int32_t num_there = std::max(requests.num_cached_hint[slot], requests.num_computed_tokens[slot]);
-    return snapshot.estimates.prefill_seconds(num_there, requests.num_tokens[slot] - num_there);
-  }
-
-  // That all of it takes that was not cached.
-  static double alone_seconds(const Snapshot& snapshot, Slot slot) {
-    const int32_t num_cached = snapshot.requests.num_cached_hint[slot];
-    return snapshot.estimates.prefill_seconds(num_cached, snapshot.requests.num_tokens[slot] - num_cached);
+    return prompt_of(config_, snapshot, slot, decode_seconds_, form, density);
   }
 
   bool is_starving(const Snapshot& snapshot, Slot slot) const {
@@ -381,15 +322,9 @@ class HocketPolicy final : public Policy {
     return std::sqrt(std::sqrt(std::max(kLeastUrgency, static_cast<float>(waited / (waited + left)))));
   }
 
-  // Of those that starve the oldest goes first; where they take turns, who has waited longest.
-  double starving_since(const RequestTable& requests, Slot slot) const {
-    if (config_.starving_turn_ms == std::numeric_limits<double>::infinity()) return requests.arrival_time[slot];
-    return requests.row[slot] == kNone ? requests.pace[slot].last_token_time : requests.delays[slot].waited_since;
-  }
-
   void mark_starving(const Snapshot& snapshot, int64_t room) {
     const auto place = [&](size_t i) {
-      return std::make_pair(starving_since(snapshot.requests, residents_.slot(i)), i);
+      return std::make_pair(starving_since(config_, snapshot.requests, residents_.slot(i)), i);
     };
     std::ranges::sort(starving_, [&](size_t a, size_t b) { return place(a) < place(b); });
     bool is_first = true;
