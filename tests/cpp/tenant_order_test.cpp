@@ -85,7 +85,7 @@ TEST(tenant_order, hocket_lengthens_no_step_for_who_was_served_more) {
     w.waits("b", {.num_prompt = 400, .tenant = "bob"});
     if (is_ahead) w.tenants.on_served(w.slot_of("b"), 20000, 0);
     w.tenants.begin_step();
-    CHECK_EQ(w.grants(), (Names{"a:1", is_ahead ? "b+25" : "b+344"}));
+    CHECK_EQ(w.grants(), (Names{"a:1", is_ahead ? "b+25" : "b+400"}));
   }
 }
 

@@ -12,8 +12,10 @@
 //   in time   Whose first token can still come within kInTime of T gets the time for it: if the prompts up to that one
 //             take w seconds of work and it has l seconds left, they need the share w / l of the time, and a step whose
 //             decodes take d has it for them if it takes d / (1 - w / l).
-//   late      Who has waited for longer than T stretches steps by the square of its wait over T, share or not, or long
-//             prompts would queue at loads that the machine can carry.
+//   late      Who has waited for kLate T stretches steps kMostStretch times, share or not, or long prompts would queue
+//   at
+//             loads that the machine can carry; at once, since a few long steps break what is promised more rarely than
+//             many that are a little too long.
 //
 // The last three to at most kMostStretch times what readers are promised.
 //
@@ -32,6 +34,7 @@ namespace hocket {
 class Patience {
  public:
   static constexpr double kInTime = 0.9;
+  static constexpr double kLate = 1.5;                                 // T
   static constexpr double kMostStretch = 8.0;                          // of what is promised
   static constexpr double kLeastStretch = 1.8, kMostDueStretch = 2.2;  // of decodes
   static constexpr double kDueTimes = 4.0;
@@ -74,20 +77,17 @@ class Patience {
   }
 
   // How many times what readers are promised a step may take for those who are due.
-  double leniency() const { return stretched(longest_overdue_); }
+  double leniency() const { return std::clamp(longest_overdue_ * longest_overdue_, 1.0, kMostStretch); }
 
   // To which prompts may stretch a step whose decodes take that long. usual_seconds: where nobody is pressed;
   // due_seconds: where the promise is stretched; promised_seconds: between a reader's tokens.
   double seconds(double usual_seconds, double due_seconds, double promised_seconds, double decode_seconds) const {
-    const double late = usual_seconds * stretched(longest_wait_ / ttft_seconds_);
+    const double late = usual_seconds * (longest_wait_ > kLate * ttft_seconds_ ? kMostStretch : 1.0);
     const double in_time = share_ > 0 ? decode_seconds / (1 - share_) : 0.0;
     return std::max({late, due_seconds, std::min(in_time, kMostStretch * promised_seconds)});
   }
 
  private:
-  // waited: relative to T.
-  static double stretched(double waited) { return std::clamp(waited * waited, 1.0, kMostStretch); }
-
   double ttft_seconds_;
   double due_stretch_;
   int64_t num_waiting_ = 0;
