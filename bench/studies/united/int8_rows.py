@@ -99,7 +99,7 @@ def base_engine(model: str, memory_gb: int) -> SimulatedEngine:
 
 def engine_of(setting: Setting, case: Case) -> SimulatedEngine:
     base = base_engine(case.model, case.memory_gb)
-    if setting is TWICE:
+    if setting == TWICE:  # in another process it is a copy
         base = replace(base, memory_bytes=base.memory_bytes + int(base.cache_bytes / base.memory_utilization))
     return setting.engine(base)
 

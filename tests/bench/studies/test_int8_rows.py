@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 from bench.studies.apt_serve import LONGBENCH
 from bench.studies.united import int8_rows
 
@@ -25,3 +27,8 @@ def test_requests_are_kept_in_int8_where_memory_is_short() -> None:
     none = int8_rows.run_one(int8_rows.KV, GROUPED, 8, SCALE, seed=0)
     assert some.actions.num_conversions[int8_rows.TO_INT8] > 0
     assert none.actions.num_conversions[int8_rows.TO_INT8] == 0
+
+
+def test_twice_the_memory_is_twice_in_another_process() -> None:
+    once, twice = (int8_rows.engine_of(s, GROUPED) for s in (int8_rows.KV, pickle.loads(pickle.dumps(int8_rows.TWICE))))
+    assert twice.num_units == 2 * once.num_units
