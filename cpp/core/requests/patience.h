@@ -55,8 +55,9 @@ class Patience {
   // No prompt after these can come in time.
   bool is_full() const { return work_seconds_ >= kInTime * ttft_seconds_; }
 
-  // A prompt that the step may compute, in the order in which they are computed. work_seconds: that are left of it;
-  // whatever it is once is_full(). alone_seconds: of all of it that was not cached.
+  // A prompt that the step may compute, in order of arrival; that in which they are computed says the same of simulated
+  // traces. work_seconds: that are left of it; whatever it is once is_full(). alone_seconds: of all of it that was not
+  // cached.
   void add(double work_seconds, double waited_seconds, double alone_seconds) {
     ++num_waiting_;
     longest_wait_ = std::max(longest_wait_, waited_seconds);
