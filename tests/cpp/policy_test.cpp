@@ -272,8 +272,9 @@ TEST(policy, hocket_lengthens_the_bound_where_first_tokens_can_still_come_in_tim
     w.waits("later", {.arrival = waited - 1, .num_prompt = 400, .first_token = 2000});
     w.waits("long", {.num_prompt = 400});
     w.runs("reader", 1, {.num_prompt = 40, .first_token = 1000});
-    const Names grants = w.grants();
-    CHECK_EQ((Names{grants[0], grants[1]}), (Names{"reader:1", "long+" + std::to_string(granted)}));
+    Names expected{"reader:1", "long+" + std::to_string(granted)};
+    if (granted == 400) expected.emplace_back("later+99");
+    CHECK_EQ(w.grants(), expected);
   }
 }
 

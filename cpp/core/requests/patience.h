@@ -12,10 +12,9 @@
 //   in time   Whose first token can still come within kInTime of T gets the time for it: if the prompts up to that one
 //             take w seconds of work and it has l seconds left, they need the share w / l of the time, and a step whose
 //             decodes take d has it for them if it takes d / (1 - w / l).
-//   late      Who has waited for kLate T stretches steps kMostStretch times, share or not, or long prompts would queue
-//   at
-//             loads that the machine can carry; at once, since a few long steps break what is promised more rarely than
-//             many that are a little too long.
+//   late      Who has waited for kLate T stretches steps kMostStretch times, share or not, or long prompts would stand
+//             in line at loads that the machine can carry; at once, since a few long steps break what is promised more
+//             rarely than many that are a little too long.
 //
 // The last three to at most kMostStretch times what readers are promised.
 //
