@@ -15,7 +15,7 @@
 //                  less the margin that steps have needed (step_margin.h). Where somebody decodes without a target,
 //                  prompts stretch it to max_decode_step_ms at most: they never take a whole step. Where that follows
 //                  the machine it grows eightfold for first tokens that can still come in time, and for those that
-//                  have waited for long, as such a prompt goes (patience.h); one step in many at once (long_steps.h).
+//                  have waited for long, as such a prompt goes (patience.h): now and then, at once (long_steps.h).
 //   3  chunks      Decodes first, then prompts (prompt.h): by priority, deadline, and when a first token is expected;
 //                  while memory is contended the densest first. Beside others' decodes a tenant's waiting requests come
 //                  in by halves (newcomers.h).
