@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schedcore.api.config import EngineConfig
-from worker.forms.cache_forms import form_settings, has_forms, has_int8_rows, hidden_ratio
+from worker.forms.cache_forms import form_settings, has_forms, has_int8_rows, hidden_ratio, max_guessed_tokens
 from worker.models.model_config import ModelConfig, parse_model_config
 
 
@@ -90,3 +90,21 @@ def test_a_pool_has_a_workspace_where_other_forms_are_possible() -> None:
     assert possible(MULTI_HEAD, cache_kinds="auto")
     assert not possible(GROUPED, cache_kinds="auto")
     assert possible(GROUPED, partial_caching=True, enable_prefix_caching=False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "fields", "is_told"),
+    [
+        (GROUPED, {"partial_caching": True}, True),
+        (MULTI_HEAD, {"cache_kinds": "auto"}, True),
+        (GROUPED, {"cache_kinds": "auto"}, False),  # keeps K and V only
+        (GROUPED, {"cache_kinds": "int8"}, False),
+        (GROUPED, {}, False),
+    ],
+)
+def test_who_asks_for_guesses_where_nobody_guesses_is_told(
+    shape: ModelConfig, fields: dict[str, Any], is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings(shape, speculation="auto", **fields)
+    assert (max_guessed_tokens(EngineConfig(model="m", speculation="auto", **fields), shape) == 0) == is_told
+    assert ("nothing is guessed" in caplog.text) == is_told
