@@ -228,7 +228,8 @@ class Streams:
 
     @property
     def have_begun(self) -> bool:
-        return all(len(text) > 3 for text in self.texts)
+        """Or have ended: beside a busy machine a stream's tokens may come in a few events."""
+        return all(text or end for text, end in zip(self.texts, self.ends, strict=True))
 
     def wait(self) -> None:
         for thread in self._threads:
