@@ -33,7 +33,9 @@ def form_settings(config: EngineConfig, model: ModelConfig) -> dict[str, Any]:
     if config.cache_kinds == "kv" and not config.partial_caching:
         return {}
     if config.speculation == "auto" and has_forms(config, model):
-        logger.warning("speculation: nothing is guessed, as partial caching and hidden states need steps of known tokens")
+        logger.warning(
+            "speculation: nothing is guessed, as partial caching and hidden states need steps of known tokens"
+        )
     if has_int8_rows(config):
         return _int8_settings(config)
     return {**_kind_settings(config, model), "enable_partial_caching": config.partial_caching}
