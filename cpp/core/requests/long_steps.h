@@ -7,7 +7,7 @@
 // step is longer than kMostSeconds, which is noticed: where the promise itself is of that size, steps are stretched
 // evenly. Nothing is owed once the promise suffices.
 //
-// The prompts' share of the time is the same, and so is, on average, the wait for a first token
+// The prompts' share of the time is the same, and so is, nearly, the wait for a first token
 // (docs/log/2026-11-28-what-prompts-lack-is-owed.md).
 //
 // Thread safety: none. No allocation.
