@@ -34,7 +34,8 @@ def form_settings(config: EngineConfig, model: ModelConfig) -> dict[str, Any]:
         return {}
     if config.speculation == "auto" and has_forms(config, model):
         logger.warning(
-            "speculation: nothing is guessed, as partial caching and hidden states need steps of known tokens"
+            "speculation: nothing is guessed beside partial caching and hidden states; leave out "
+            "--partial-caching, or say --cache-kinds kv"
         )
     if has_int8_rows(config):
         return _int8_settings(config)

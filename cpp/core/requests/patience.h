@@ -16,7 +16,8 @@
 //             in line at loads that the machine can carry; at once, since a few long steps break what is promised more
 //             rarely than many that are a little too long.
 //
-// The last three to at most kMostStretch times what readers are promised.
+// The last three to at most kMostStretch times what readers are promised. How that is spread over steps, evenly or as a
+// long one now and then: long_steps.h.
 //
 // Who gives no target goes first whose first token is expected first: after kDueTimes what its prompt takes alone,
 // kExpectedTimes T at least. With a shorter one, prompts that can still come in T would wait for shorter ones.
