@@ -219,6 +219,7 @@ class BatchPlan:
     roundings: Int32  # [num_roundings, 2], a copy: row and block index
     rounded_units: Int32  # [num_roundings * num_groups * 2]
     transfers: list[tuple[int, int, int, int, int, bool, int]]  # HostTransfer's fields
+    num_saves: int  # of the moves, the first ones
     move_ids: Int32  # moves between tiers, also in a plan without anything to run; so are the next five
     move_kinds: Int32  # MoveKind
     move_slots: Int32

@@ -165,6 +165,16 @@ def int8_blocks(
     workspace: int,
     /,
 ) -> None: ...  # CPU only
+
+class BlockSaver:
+    """CPU only. Of a host's slots and a pool's units, which must stay where they are."""
+
+    def __init__(
+        self, host: int, pool: int, num_slots: int, num_units: int, units_per_block: int, unit_bytes: int, /
+    ) -> None: ...
+    def save(self, slots: Int32Array, units: Int32Array, /) -> None:
+        """Raises IndexError, and copies nothing then."""
+
 def unit_copy(
     to: int,
     source: int,

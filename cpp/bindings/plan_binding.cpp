@@ -46,6 +46,7 @@ void bind_batch_plan(py::module_& module) {
       .def_property_readonly("step_id", [](const PlanObject& object) { return object.plan->step_id; })
       .def_property_readonly("num_tokens", [](const PlanObject& object) { return object.plan->num_tokens(); })
       .def_property_readonly("num_seqs", [](const PlanObject& object) { return object.plan->num_seqs(); })
+      .def_property_readonly("num_saves", [](const PlanObject& object) { return object.plan->moves.num_saves; })
       .def_property_readonly("num_step_loads",
                              [](const PlanObject& object) { return object.plan->moves.num_step_loads; })
       .HOCKET_VIEW(plan, token_ids)

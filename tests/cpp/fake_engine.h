@@ -253,6 +253,7 @@ class FakeEngine {
           move.content.insert(move.content.end(), begin, begin + config_.block_size);
         }
       }
+      CHECK_EQ(move.kind == MoveKind::kSave, static_cast<int32_t>(i) < plan.moves.num_saves);
       moves_.push_back(std::move(move));
     }
     int32_t num_step_loads = 0;

@@ -102,8 +102,8 @@ class IdleTime:
         return time.process_time() - time.thread_time()
 
 
-def make_resident(tensor: Tensor) -> threading.Thread:
-    """Has the system back all of the tensor's memory, from its start on, in a thread that lets all others go first.
+def make_resident(*tensors: Tensor) -> threading.Thread:
+    """Has the system back all memory of these, from their starts on, in a thread that lets all others go first.
 
     The first write to a page waits for the system to find and clear memory; in a virtual machine whose host does so
     on demand, 2.4 ms per MiB were measured, a fifth of a decode step of many requests. Content stays as it is. The
@@ -112,18 +112,19 @@ def make_resident(tensor: Tensor) -> threading.Thread:
     No priority is low enough beside steps: the system clears a huge page, 4 ms, before anybody else has the core, and
     a kernel's other thread waits (docs/log/2026-11-23-long-gaps.md). So it goes on while the process is idle.
     """
-    begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    ranges = [(each.data_ptr(), each.data_ptr() + each.nbytes) for each in tensors]
 
     def populate() -> None:
         with suppress(OSError, AttributeError):  # of this thread, on Linux
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         madvise = ctypes.CDLL(None).madvise  # releases the interpreter lock
         idle = IdleTime()
-        for address in range(begin // mmap.PAGESIZE * mmap.PAGESIZE, end, _HUGE_PAGE):
-            size = min(_HUGE_PAGE, end - address)
-            if madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE) != 0:
-                return
-            idle.wait()
+        for begin, end in ranges:
+            for address in range(begin // mmap.PAGESIZE * mmap.PAGESIZE, end, _HUGE_PAGE):
+                size = min(_HUGE_PAGE, end - address)
+                if madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE) != 0:
+                    return
+                idle.wait()
 
     thread = threading.Thread(target=populate, name="populate", daemon=True)
     thread.start()

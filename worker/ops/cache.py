@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,6 +18,7 @@ from worker.ops.checks import check_heads, check_int8_blocks, check_stored, chec
 from worker.ops.head_norms import HeadNorms
 from worker.ops.tensor_spec import match
 
+Int32Array = npt.NDArray[np.int32]
 _POLL_SECONDS = 1e-4  # where there is no kernel to wait with
 
 
@@ -160,6 +165,25 @@ def unit_copy(
         to.data_ptr(), source.data_ptr(), 0 if to_units is None else to_units.data_ptr(),
         0 if from_units is None else from_units.data_ptr(), count, unit_bytes, is_alone, native.stream(place),
     )  # fmt: skip
+
+
+def make_block_saver(host: Tensor, pool: Tensor) -> Callable[[Int32Array, Int32Array], None]:
+    """What copies blocks of U units on CPU: save(slots [n], units [n * U]) makes host[slots[i], j] the pool's unit
+    units[i * U + j]. Checked once, here: small models save in every step, and their steps are short.
+
+    host [slots, U, ...], pool [units, ...], contiguous; both must live as long as what is returned.
+    """
+    if host.shape[2:] != pool.shape[1:] or host.dtype is not pool.dtype:
+        raise ValueError(f"units of {pool.dtype} {list(pool.shape[1:])} to {host.dtype} {list(host.shape[2:])}")
+    if not (host.is_cpu and pool.is_cpu and host.is_contiguous() and pool.is_contiguous()):
+        raise ValueError("what blocks are saved between must be contiguous, on CPU")
+    if not native.has_kernel(pool):
+        return partial(reference.save_blocks, host, pool)
+    unit_bytes = pool[0].numel() * pool.element_size()
+    saver = native.kernels.BlockSaver(
+        host.data_ptr(), pool.data_ptr(), len(host), len(pool), host.shape[1], unit_bytes
+    )  # fmt: skip
+    return saver.save
 
 
 def land(pool: PagedPool, num_groups: int) -> None:

@@ -130,6 +130,10 @@ def unit_copy(to: Tensor, source: Tensor, to_units: Tensor | None = None, from_u
     to[slice(n) if to_units is None else to_units.long()] = units
 
 
+def save_blocks(host: Tensor, pool: Tensor, slots: npt.NDArray[np.int32], units: npt.NDArray[np.int32]) -> None:
+    host[torch.from_numpy(slots).long()] = pool[torch.from_numpy(units).long().view(-1, host.shape[1])]
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from torch import Tensor
 
 from schedcore._core import Scheduler
 from schedcore.api.config import STARVING_TURN_MS, EngineConfig
@@ -37,6 +38,7 @@ from worker.process.tier_setup import (
     core_estimates,
     core_settings,
     keeps_sessions_only,
+    memory_to_fill,
     open_sessions,
     open_tiers,
 )
@@ -57,7 +59,7 @@ def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: 
     """Exit status: 0 stopped, 1 failed. started: time.monotonic() of the process's start."""
     try:
         incarnation = secrets.token_hex(16)
-        engine, info, loaded, peers = _build(config, started, _peer_options(link, incarnation))
+        engine, info, to_fill, peers = _build(config, started, _peer_options(link, incarnation))
     except Exception as error:
         is_expected = isinstance(error, WorkerError | ModelNotFoundError | ValueError)
         logger.error("the engine cannot start: %s", error, exc_info=not is_expected)
@@ -69,8 +71,8 @@ def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: 
     logger.info("ready: %s", msgspec.json.encode(info).decode())
     gc.collect()
     gc.freeze()  # what lives until the end need not be looked at again and again
-    if loaded.device.type == "cpu":
-        make_resident(loaded.pool.data)
+    if to_fill:
+        make_resident(*to_fill)
     try:
         server.run()
     except Exception:
@@ -105,7 +107,8 @@ def _peer_options(link: GatewayLink, incarnation: str) -> PeerOptions | None:
 
 def _build(
     config: EngineConfig, started: float, options: PeerOptions | None, clock: Callable[[], float] = time.monotonic
-) -> tuple[Engine, EngineInfo, LoadedRunner, EnginePeers | None]:
+) -> tuple[Engine, EngineInfo, list[Tensor], EnginePeers | None]:
+    """Third: memory that should be made resident when there is time."""
     if config.decision_record is not None:
         check_new(Path(config.decision_record))
     profile = None if config.latency_profile is None else read_profile(Path(config.latency_profile))
@@ -128,7 +131,8 @@ def _build(
     sessions = open_sessions(config, mover, core, fingerprint)
     guesser = guesser_of(small, core, loaded.config, clock)
     engine = Engine(core, loaded.runner, limits, clock, tiers, sessions, loaded.grammars, guesser)
-    return engine, _describe(config, loaded, mover, recipe, started), loaded, peers
+    to_fill = memory_to_fill(config, loaded, mover)
+    return engine, _describe(config, loaded, mover, recipe, started), to_fill, peers
 
 
 def _make_core(config: EngineConfig, recipe: Recipe) -> Scheduler:

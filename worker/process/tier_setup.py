@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from schedcore._core import Scheduler
 from schedcore.api.config import EngineConfig
 from schedcore.tiers.cache_fingerprint import cache_fingerprint
@@ -43,6 +45,15 @@ def open_tiers(config: EngineConfig, loaded: LoadedRunner) -> TierMover | None:
     if loaded.pool.num_lane_units > 0:
         loaded.pool.arrivals.copy_engine = make_copy_engine(loaded.pool, host)  # the mover closes it
     return TierMover(loaded.pool, host, disk)
+
+
+def memory_to_fill(config: EngineConfig, loaded: LoadedRunner, mover: TierMover | None) -> list[Tensor]:
+    """What will be written to sooner or later, on CPU: the cache, and the host tier if somebody asked for it."""
+    if loaded.device.type != "cpu":
+        return []
+    if mover is None or not config.host_cache_bytes:
+        return [loaded.pool.data]
+    return [loaded.pool.data, mover.host.data]
 
 
 def open_sessions(config: EngineConfig, mover: TierMover | None, core: Scheduler, fingerprint: str) -> Sessions:

@@ -81,8 +81,8 @@ class EngineTiers:
         ends = self._mover.take_ends()
         if not ends:
             return
-        done = [end.move_id for end in ends if end.is_done]
-        self._core.complete_moves(done, [end.move_id for end in ends if not end.is_done])
+        done = [move_id for end in ends if end.is_done for move_id in end.move_ids]
+        self._core.complete_moves(done, [move_id for end in ends if not end.is_done for move_id in end.move_ids])
         dropped = [key for end in ends for key in end.dropped or ()]
         if dropped:
             self._core.forget_on_disk(key_array(dropped))

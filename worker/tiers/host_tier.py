@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import time
 
 import torch
 from torch import Tensor
 
+from worker.batch.host_memory import map_huge_pages
 from worker.batch.paged_pool import PagedPool
 
 MEASURED_BYTES = 32 << 20  # that measuring the speed of copies moves, at most
@@ -58,8 +58,8 @@ def measure_bytes_per_second(pool: PagedPool, host: HostTier) -> float:
 
 
 def _allocate(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Pinned for CUDA; else mapped, and resident as it is written."""
+    """Pinned for CUDA; else mapped, and resident as it is written, or by make_resident()."""
     if like.is_cuda:
         return torch.zeros(shape, dtype=like.dtype, pin_memory=True)
     num_bytes = torch.Size(shape).numel() * like.element_size()
-    return torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=like.dtype).view(shape)
+    return torch.frombuffer(map_huge_pages(num_bytes), dtype=like.dtype).view(shape)

@@ -91,5 +91,5 @@ class _PullTask:
             self._end(is_done=False)
 
     def _end(self, *, is_done: bool) -> None:
-        self._ends.put(MoveEnd(self._moves.ids[self._num_ended], is_done))
+        self._ends.put(MoveEnd([self._moves.ids[self._num_ended]], is_done))
         self._num_ended += 1

@@ -14,18 +14,14 @@ from worker.batch.paged_pool import NUM_VECTOR_KINDS, PagedPool
 from worker.batch.staging import to_device
 from worker.tiers.host_tier import HostTier
 from worker.tiers.move_thread import Ends, MoveThread
-from worker.tiers.tier_moves import Int64, MoveEnd, Moves, Units
-from worker.tiers.write_behind import WriteBehind
+from worker.tiers.tier_moves import Int64, MoveEnd, Moves, Saves
 
 
 class TierCopies(Protocol):
-    """The first three and close() are the engine loop's, the others those of the threads that load."""
+    """The first two and close() are the engine loop's, the others those of the threads that load."""
 
-    def begin_saves(self, moves: Moves) -> None:
+    def begin_saves(self, saves: Saves) -> None:
         """Device -> host, as the device is after what it was told so far. Ends are reported."""
-
-    def make_way(self, units: Units) -> None:
-        """These units of the device will be written: returns when that harms no save."""
 
     def fence(self) -> object:
         """For loads: what the device was told so far comes before them."""
@@ -44,16 +40,19 @@ class TierCopies(Protocol):
 
 
 class CpuCopies:
+    """Saves are made at once, by the kernels' threads: a block's bytes are few beside the arithmetic that made them,
+    and another thread would take a core from a kernel whose other threads then wait.
+    """
+
     def __init__(self, pool: PagedPool, host: HostTier, ends: Ends) -> None:
         self._pool, self._host = pool.data, host.data.view(-1, *pool.data.shape[1:])  # units, one behind the other
         self._units_per_block = host.units_per_block
-        self._saves = WriteBehind(self._save, len(pool.data), ends)
+        self._save = ops.make_block_saver(host.data, pool.data)
+        self._ends = ends
 
-    def begin_saves(self, moves: Moves) -> None:
-        self._saves.put(moves)
-
-    def make_way(self, units: Units) -> None:
-        self._saves.make_way(units)
+    def begin_saves(self, saves: Saves) -> None:
+        self._save(saves.slots, saves.units)
+        self._ends.put(saves.end())
 
     def fence(self) -> None:
         return None
@@ -68,15 +67,11 @@ class CpuCopies:
         pass
 
     def close(self) -> None:
-        self._saves.close()
+        pass
 
     def _load(self, moves: Moves, units: slice) -> None:
         to, source = _indices(moves.units[:, units]), _indices(self._host_units(moves)[:, units])
         ops.unit_copy(self._pool, self._host, to, source, is_alone=True)
-
-    def _save(self, moves: Moves) -> None:
-        to, source = _indices(self._host_units(moves)), _indices(moves.units)
-        ops.unit_copy(self._host, self._pool, to, source, is_alone=True)
 
     def _host_units(self, moves: Moves) -> Int64:
         """[n, units_per_block], where the units of the moves are among all of the host's."""
@@ -97,13 +92,10 @@ class CudaCopies:
         )
         self._sender = MoveThread("tier saves", ends)
 
-    def begin_saves(self, moves: Moves) -> None:
-        units = to_device(moves.units.ravel(), self._device)
-        gathered = self._pool.data.index_select(0, units).view(len(moves), *self._host.data.shape[1:])
-        self._sender.put(partial(self._send, moves, gathered, self.fence()))
-
-    def make_way(self, units: Units) -> None:
-        pass  # steps are queued behind what was gathered
+    def begin_saves(self, saves: Saves) -> None:
+        units = to_device(saves.units.astype(np.int64), self._device)
+        gathered = self._pool.data.index_select(0, units).view(len(saves.ids), *self._host.data.shape[1:])
+        self._sender.put(partial(self._send, saves.slots.tolist(), gathered, self.fence(), saves.end()))
 
     def fence(self) -> torch.cuda.Event:
         event: torch.cuda.Event = torch.cuda.current_stream(self._device).record_event()
@@ -122,14 +114,14 @@ class CudaCopies:
     def close(self) -> None:
         self._sender.close()
 
-    def _send(self, moves: Moves, gathered: Tensor, event: torch.cuda.Event) -> list[MoveEnd]:
+    def _send(self, slots: list[int], gathered: Tensor, event: torch.cuda.Event, end: MoveEnd) -> list[MoveEnd]:
         with torch.cuda.stream(self._saving):
             self._saving.wait_event(event)
-            for i, slot in enumerate(moves.slots.tolist()):
+            for i, slot in enumerate(slots):
                 self._host.data[slot].copy_(gathered[i], non_blocking=True)
             gathered.record_stream(self._saving)
         self._saving.synchronize()
-        return moves.done()
+        return [end]
 
     def _scatter(self, moves: Moves, units: slice, fence: object, stream: torch.cuda.Stream) -> torch.cuda.Event:
         """These units of the blocks, host -> device; queued, and done with the event."""

@@ -2,8 +2,8 @@
 
 Each kind has a thread of its own, so that none waits for another; copying and hashing release the interpreter lock.
 
-- Saves read the device as it was before the step. On CPU they are copied while the step runs (write_behind.py); on
-  CUDA they are gathered on the device, in the order of the compute stream, and leave it afterwards.
+- Saves read the device as it was before the step. On CPU they are over before it begins; on CUDA they are gathered on
+  the device, in the order of the compute stream, and leave it afterwards.
 - Step loads come layer group by layer group. The step waits for each where it first reads it (ops.wait_for_units()).
 - Loads, stores and fetches take their time; those from peers most (peer_pulls.py). A load may go to units that were
   another block's until this plan: while its step still projects what is in them, the load waits for the step's end.
@@ -26,7 +26,7 @@ from worker.tiers.host_tier import HostTier
 from worker.tiers.move_thread import Ends, MoveThread
 from worker.tiers.peer_pulls import PeerPulls
 from worker.tiers.tier_copies import CpuCopies, CudaCopies, TierCopies
-from worker.tiers.tier_moves import MoveEnd, Moves, moves_by_kind
+from worker.tiers.tier_moves import MoveEnd, Moves, moves_by_kind, saves_of
 
 PIECE_BYTES = 1 << 20  # that are loaded before the blocks among them are reported
 
@@ -52,14 +52,14 @@ class TierMover:
     def begin(self, plan: BatchPlan) -> None:
         """Call before the plan is executed. Saves will read the device as it is now, whatever the step writes."""
         if len(plan.move_ids) == 0:  # as in nearly every step
-            return self._copies.make_way(plan.block_table_unit)
+            return
+        if plan.num_saves > 0:
+            self._copies.begin_saves(saves_of(plan))
+        if plan.num_saves < len(plan.move_ids):
+            self._begin_others(plan)
+
+    def _begin_others(self, plan: BatchPlan) -> None:
         moves = moves_by_kind(plan)
-        if MoveKind.SAVE in moves:
-            self._copies.begin_saves(moves[MoveKind.SAVE])
-        self._copies.make_way(plan.block_table_unit)
-        loads = [moves[kind] for kind in (MoveKind.LOAD, MoveKind.STEP_LOAD) if kind in moves]
-        for each in loads:
-            self._copies.make_way(each.units)
         if MoveKind.STEP_LOAD in moves:
             self._begin_landing(moves[MoveKind.STEP_LOAD])
         if MoveKind.LOAD in moves:
@@ -68,7 +68,6 @@ class TierMover:
             self._writer.put(partial(self._store, moves[MoveKind.STORE]))
         if MoveKind.FETCH in moves:
             self._begin_fetches(moves[MoveKind.FETCH])
-        return None
 
     def finish_step(self) -> None:
         """Call when a plan has been executed, before its tokens are used. Raises what kept units from landing."""
@@ -86,17 +85,13 @@ class TierMover:
     def take_ends(self) -> list[MoveEnd]:
         """Moves that are over, in order. Raises what a thread raised."""
         ends: list[MoveEnd] = []
-        if self._held is None and self._ends.empty():  # asking costs less than being told by an exception
-            return ends
-        while True:
-            try:
-                end = self._held if self._held is not None else self._ends.get_nowait()
-            except queue.Empty:
-                return ends
+        while self._held is not None or not self._ends.empty():  # asking costs less than being told by an exception
+            end = self._held if self._held is not None else self._ends.get_nowait()
             self._held = None
             if isinstance(end, BaseException):
                 raise end
             ends.append(end)
+        return ends
 
     def wait(self, seconds: float) -> None:
         """Until a move is over, at most so long."""
@@ -153,20 +148,20 @@ class TierMover:
             self._landing_error = error
             ops.land(self._pool, ALL_LANDED)  # the step ends, and its tokens are not used
             raise
-        return moves.done()
+        return [moves.end()]
 
     def _load(self, moves: Moves, fence: object) -> Iterator[MoveEnd]:
         for piece in moves.pieces(self._piece_size):
             self._copies.load(piece, fence)
-            yield from piece.done()
+            yield piece.end()
 
     def _store(self, moves: Moves) -> Iterator[MoveEnd]:
         assert self.disk is not None
         for move_id, slot, key in zip(moves.ids, moves.slots.tolist(), moves.keys, strict=True):
             dropped = self.disk.write(key, self.host.slot_bytes(slot))
-            yield MoveEnd(move_id, dropped is not None, dropped)
+            yield MoveEnd([move_id], dropped is not None, dropped)
 
     def _fetch(self, moves: Moves) -> Iterator[MoveEnd]:
         assert self.disk is not None
         for move_id, slot, key in zip(moves.ids, moves.slots.tolist(), moves.keys, strict=True):
-            yield MoveEnd(move_id, self.disk.read(key, self.host.slot_bytes(slot)))
+            yield MoveEnd([move_id], self.disk.read(key, self.host.slot_bytes(slot)))

@@ -11,18 +11,30 @@ import numpy.typing as npt
 from schedcore._core import BatchPlan
 from schedcore.tiers.block_digest import Key
 
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
-Units = npt.NDArray[np.int32] | Int64
 
 
 @dataclass(frozen=True, slots=True)
 class MoveEnd:
-    """A move is over; stores may have made the disk drop other blocks before."""
+    """Some moves are over; stores may have made the disk drop other blocks before."""
 
-    move_id: int
+    move_ids: list[int]
     is_done: bool
     dropped: list[Key] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """The saves of a plan, one block each: nearly every step of some configurations has some."""
+
+    ids: list[int]
+    slots: Int32  # [n], on the host; as long as the plan
+    units: Int32  # [n * units_per_block], on the device; likewise
+
+    def end(self) -> MoveEnd:
+        return MoveEnd(self.ids, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +43,7 @@ class Moves:
 
     ids: list[int]
     slots: Int64  # [n], on the host
-    units: Int64  # [n, units_per_block], on the device; of saves and loads
+    units: Int64  # [n, units_per_block], on the device; of loads
     keys: list[Key]
     peers: Int64  # [n], whom fetches are from; -1: the disk
 
@@ -51,19 +63,25 @@ class Moves:
             ids, keys = [self.ids[i] for i in chosen], [self.keys[i] for i in chosen]
             yield peer, Moves(ids, self.slots[chosen], self.units[chosen], keys, self.peers[chosen])
 
-    def done(self) -> list[MoveEnd]:
-        return [MoveEnd(move_id, True) for move_id in self.ids]
+    def end(self) -> MoveEnd:
+        return MoveEnd(self.ids, True)
+
+
+def saves_of(plan: BatchPlan) -> Saves:
+    num_saves = plan.num_saves
+    slots, units = plan.move_slots[:num_saves], plan.move_units
+    return Saves(plan.move_ids[:num_saves].tolist(), slots, units[: len(units) // len(plan.move_ids) * num_saves])
 
 
 def moves_by_kind(plan: BatchPlan) -> dict[int, Moves]:
-    """Copies: the plan's arrays are its scheduler's."""
+    """Those that are no saves. Copies: the plan's arrays are its scheduler's."""
     kinds, ids = plan.move_kinds, plan.move_ids
     slots = plan.move_slots.astype(np.int64)
     units = plan.move_units.reshape(len(ids), -1).astype(np.int64)
     keys = plan.move_keys
     peers = plan.move_peers.astype(np.int64)
     found = {}
-    for kind in np.unique(kinds).tolist():
+    for kind in np.unique(kinds[plan.num_saves :]).tolist():
         chosen = np.flatnonzero(kinds == kind)
         names = [keys[i].tobytes() for i in chosen]
         found[kind] = Moves(ids[chosen].tolist(), slots[chosen], units[chosen], names, peers[chosen])

@@ -23,7 +23,7 @@ VLLM_UPDATE_US = {1: 8, 8: 27, 32: 83, 100: 230, 400: 940, 1600: 4400}
 NUM_RUNNING = (1, 8, 32, 100, 256, 400, 1600)
 PROMPT_TOKENS = 64
 WARMUP_STEPS = 64
-PLAN_SCALARS = {"step_id", "num_tokens", "num_seqs", "num_step_loads"}
+PLAN_SCALARS = {"step_id", "num_tokens", "num_seqs", "num_saves", "num_step_loads"}
 PLAN_ARRAYS = [name for name in vars(BatchPlan) if not name.startswith("_") and name not in PLAN_SCALARS]
 
 

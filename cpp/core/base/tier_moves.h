@@ -24,13 +24,14 @@ enum class MoveKind : int32_t {
 // plans that compute something. Every move is reported by complete_moves() once it is done, by its id, which may be
 // used again afterwards. Read by: worker's tier copies.
 struct TierMoves {
-  std::vector<int32_t> ids;
+  std::vector<int32_t> ids;    // saves first
   std::vector<int32_t> kinds;  // MoveKind
   std::vector<int32_t> slots;  // on the host
   std::vector<int32_t> units;  // [num_moves][units_per_block]: of saves and loads; kNone for the others
   std::vector<int32_t> peers;  // whom a fetch is from; kNone: the disk
   std::vector<BlockKey> keys;  // names on disk, and at peers
-  int32_t num_step_loads = 0;  // of the moves
+  int32_t num_saves = 0;       // of the moves
+  int32_t num_step_loads = 0;  // likewise
 };
 
 }  // namespace hocket

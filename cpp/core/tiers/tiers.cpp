@@ -19,8 +19,10 @@ Tiers::Tiers(const SchedulerConfig& config, DeviceMemory* memory, double unit_by
   const size_t num_moves = is_enabled() ? 2 * num_saves + kMaxStores : 0;
   moves_.reserve(num_moves);
   free_moves_.reserve(num_moves);
-  pending_moves_.reserve(num_moves);
-  pending_units_.reserve(num_moves * config.units_per_block());
+  for (Pending* pending : {&pending_saves_, &pending_moves_}) {
+    pending->moves.reserve(num_moves);
+    pending->units.reserve(num_moves * config.units_per_block());
+  }
 }
 
 // ---- write-behind ----
@@ -194,34 +196,41 @@ void Tiers::begin_move(MoveKind kind, EntryId entry, RestoreId restore, BlockId 
   num_pulls_ += peer != kNone;
   if (restore != kNone) ++restores_[restore].num_moves;
   ++num_moves_;
-  pending_moves_.push_back(id);
-  const int32_t num_units = memory_.pool().units_per_block();
+  Pending& pending = kind == MoveKind::kSave ? pending_saves_ : pending_moves_;
+  pending.moves.push_back(id);
   if (block == kNone) {
-    pending_units_.insert(pending_units_.end(), num_units, kNone);
+    pending.units.insert(pending.units.end(), memory_.pool().units_per_block(), kNone);
   } else {
     const auto units = memory_.pool().units(block);
-    pending_units_.insert(pending_units_.end(), units.begin(), units.end());
+    pending.units.insert(pending.units.end(), units.begin(), units.end());
   }
 }
 
 void Tiers::reserve(TierMoves* moves) const {
   for (auto* per_move : {&moves->ids, &moves->kinds, &moves->slots, &moves->peers}) {
-    per_move->reserve(pending_moves_.capacity());
+    per_move->reserve(pending_moves_.moves.capacity());
   }
-  moves->keys.reserve(pending_moves_.capacity());
-  moves->units.reserve(pending_units_.capacity());
+  moves->keys.reserve(pending_moves_.moves.capacity());
+  moves->units.reserve(pending_moves_.units.capacity());
 }
 
 void Tiers::write(TierMoves* moves) {
   if (enable_disk_) begin_stores();
-  moves->ids.assign(pending_moves_.begin(), pending_moves_.end());
-  moves->units.assign(pending_units_.begin(), pending_units_.end());
-  moves->kinds.clear();
-  moves->slots.clear();
-  moves->peers.clear();
+  for (auto* per_move : {&moves->ids, &moves->kinds, &moves->slots, &moves->units, &moves->peers}) per_move->clear();
   moves->keys.clear();
   moves->num_step_loads = 0;
-  for (const int32_t id : pending_moves_) {
+  moves->num_saves = static_cast<int32_t>(pending_saves_.moves.size());
+  for (Pending* pending : {&pending_saves_, &pending_moves_}) {
+    append(*pending, moves);
+    pending->moves.clear();
+    pending->units.clear();
+  }
+}
+
+void Tiers::append(const Pending& pending, TierMoves* moves) const {
+  moves->ids.insert(moves->ids.end(), pending.moves.begin(), pending.moves.end());
+  moves->units.insert(moves->units.end(), pending.units.begin(), pending.units.end());
+  for (const int32_t id : pending.moves) {
     const Move& move = moves_[id];
     moves->num_step_loads += move.kind == MoveKind::kStepLoad;
     moves->kinds.push_back(static_cast<int32_t>(move.kind));
@@ -229,8 +238,6 @@ void Tiers::write(TierMoves* moves) {
     moves->peers.push_back(move.peer);
     moves->keys.push_back(index_.key(move.entry));
   }
-  pending_moves_.clear();
-  pending_units_.clear();
 }
 
 void Tiers::complete(std::span<const int32_t> done, std::span<const int32_t> failed,

@@ -196,8 +196,13 @@ class Tiers {
   TierCounters counters_;
 
   // Decided, and not in a plan yet
-  std::vector<int32_t> pending_moves_;
-  std::vector<int32_t> pending_units_;  // [num_pending_moves][units_per_block]
+  struct Pending {
+    std::vector<int32_t> moves;
+    std::vector<int32_t> units;  // [num_moves][units_per_block]
+  };
+  void append(const Pending& pending, TierMoves* moves) const;
+  Pending pending_saves_;
+  Pending pending_moves_;  // the others
 };
 
 }  // namespace hocket

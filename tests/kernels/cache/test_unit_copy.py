@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from fakes.kernel_device import FLOATS, KernelDevice
 from worker import ops
+from worker.ops import native
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 ragged = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -56,6 +58,41 @@ def test_refuses_what_does_not_fit(device: KernelDevice) -> None:
         ops.unit_copy(a, b[:, :8])
     with pytest.raises(ValueError, match="int32"):
         ops.unit_copy(a, a.clone(), torch.arange(3, device=device.torch_name))
+
+
+@ragged
+@given(count=st.integers(0, 5), units_per_block=st.integers(1, 4), unit=st.integers(1, 300), has_kernels=st.booleans())
+def test_saves_blocks_to_their_slots_and_nothing_else(
+    count: int, units_per_block: int, unit: int, has_kernels: bool
+) -> None:
+    host, pool = torch.randn(6, units_per_block, unit), torch.randn(20, unit)
+    slots = torch.randperm(6)[:count]
+    units = torch.randperm(20)[: count * units_per_block]
+    expected = host.clone()
+    expected[slots] = pool[units].view(count, units_per_block, unit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "HAS_KERNELS", has_kernels)
+        save = ops.make_block_saver(host, pool)
+    save(slots.numpy().astype(np.int32), units.numpy().astype(np.int32))
+    assert torch.equal(host, expected)
+
+
+@pytest.mark.parametrize(
+    ("slots", "units"), [([0, 2], [0, 1, 2, 3]), ([-1], [0, 1]), ([1], [0, 5]), ([1], [-1, 0]), ([1], [0]), ([], [1])]
+)
+def test_saves_nothing_where_a_slot_or_a_unit_is_not_there(slots: list[int], units: list[int]) -> None:
+    host, pool = torch.zeros(2, 2, 8), torch.ones(5, 8)
+    save = ops.make_block_saver(host, pool)
+    with pytest.raises(IndexError):
+        save(np.array(slots, np.int32), np.array(units, np.int32))
+    assert not host.any()
+
+
+def test_saves_only_units_of_one_size() -> None:
+    with pytest.raises(ValueError, match="units of"):
+        ops.make_block_saver(torch.zeros(2, 2, 8), torch.zeros(5, 9))
+    with pytest.raises(ValueError, match="contiguous"):
+        ops.make_block_saver(torch.zeros(2, 2, 8), torch.zeros(5, 16)[:, :8])
 
 
 @pytest.mark.gpu

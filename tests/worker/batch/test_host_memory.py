@@ -76,12 +76,12 @@ def test_a_tensor_outlives_its_memory() -> None:
 @pytest.mark.skipif(kernel_version() < (5, 14), reason="this Linux cannot be asked to")
 def test_memory_becomes_resident_and_keeps_its_content() -> None:
     num_bytes = 64 << 20
-    tensor = torch.frombuffer(map_huge_pages(num_bytes), dtype=torch.uint8)
+    tensor, other = (torch.frombuffer(map_huge_pages(num_bytes), dtype=torch.uint8) for _ in range(2))
     tensor[5] = 7
     before = psutil.Process().memory_info().rss
-    make_resident(tensor[1:]).join()
-    assert psutil.Process().memory_info().rss - before > num_bytes // 2
-    assert tensor.sum() == 7
+    make_resident(tensor[1:], other).join()
+    assert psutil.Process().memory_info().rss - before > 3 * num_bytes // 2
+    assert (tensor.sum(), other.sum()) == (7, 0)
 
 
 def seconds_of(wait: Callable[[], None]) -> float:
