@@ -44,10 +44,7 @@ ProductInput converted(const ProductInput& x, const PackedWeight& weight) {
 int64_t panels_together([[maybe_unused]] DType weight, [[maybe_unused]] int64_t num_rows) {
   if (is_in_blocks(weight)) return int8_panels_together(num_rows);
 #ifdef __AVX512BF16__
-  if (weight != DType::kFloat32) {
-    if (uses_amx()) return AmxBf16Product<BFloat16>::panels_together(num_rows);
-    return Bf16Product<BFloat16>::panels_together(num_rows);
-  }
+  if (weight != DType::kFloat32) return uses_amx() ? AmxBf16Product<BFloat16>::panels_together(num_rows) : 1;
 #endif
   return FloatProduct<float>::panels_together(num_rows);
 }

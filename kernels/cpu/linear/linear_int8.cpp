@@ -13,8 +13,7 @@ namespace hocket::cpu::HOCKET_ISA {
 namespace {
 
 constexpr int64_t kAheadBytes = 8192;
-constexpr int kMaxRowsOfTwo = 3;
-constexpr int kMaxSums = 6;  // rows times panels whose float32 sums find registers where the weight is asked for
+constexpr int kMaxSums = 6;  // rows whose float32 sums find registers where the weight is asked for
 constexpr int64_t kVectorsBytes = 4 * kPanel;  // of a panel: what two vectors hold
 
 // Dot, Weights: of int8_dot.h.
@@ -30,15 +29,11 @@ class Int8Product {
         panel_bytes_(panel_bytes(weight.dtype, weight.in_features)) {}
 
   void run(int64_t panel_begin, int64_t panel_end) const {
-    int64_t panel = panel_begin;
-    if (num_rows_ <= kMaxRowsOfTwo) {
-      for (; panel + 2 <= panel_end; panel += 2) run_group<2, kMaxRowsOfTwo, true>(0, num_rows_, panel, {});
-    }
-    for (; panel < panel_end; ++panel) {
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
       if (num_rows_ > Dot::kMaxRowsAlone) {
         run_groups(panel);
       } else {
-        run_group<1, Dot::kMaxRowsAlone, true>(0, num_rows_, panel, {});
+        run_group<Dot::kMaxRowsAlone, true>(0, num_rows_, panel, {});
       }
     }
   }
@@ -54,74 +49,59 @@ class Int8Product {
     const char* next = static_cast<const char*>(weight_.panels) + (panel + 1) * panel_bytes_;
     for (int64_t g = 0; g < groups; ++g, next += part) {
       const int64_t first = num_rows_ * g / groups, end = num_rows_ * (g + 1) / groups;
-      run_group<1, Dot::kMaxRows, false>(first, end - first, panel, {next, min(kLine, ceil_div(part, times))});
+      run_group<Dot::kMaxRows, false>(first, end - first, panel, {next, min(kLine, ceil_div(part, times))});
     }
   }
 
-  template <int kPanels, int kRows, bool kIsOnly>
+  template <int kRows, bool kIsOnly>
   void run_group(int64_t row, int64_t num_rows, int64_t panel, Ahead ahead) const {
-    if (num_rows == kRows) return tile<kPanels, kRows, kIsOnly>(row, panel, ahead);
+    if (num_rows == kRows) return tile<kRows, kIsOnly>(row, panel, ahead);
     if constexpr (kRows > (kIsOnly ? 1 : Dot::kMaxRows / 2)) {
-      run_group<kPanels, kRows - 1, kIsOnly>(row, num_rows, panel, ahead);
+      run_group<kRows - 1, kIsOnly>(row, num_rows, panel, ahead);
     }
   }
 
-  // kRows rows from `row` on, kPanels panels from `panel` on. kIsOnly: there are no other rows, and a little further
-  // down the same panels is asked for; else `ahead` is. Not inlined: among others its loops find too few registers.
-  template <int kPanels, int kRows, bool kIsOnly>
+  // kRows rows from `row` on. kIsOnly: there are no others, and a little further down memory is asked for; else `ahead`
+  // is. One panel at a time also for few rows: two streams for each thread come slower than one. Not inlined: among
+  // others its loops find too few registers.
+  template <int kRows, bool kIsOnly>
   [[gnu::noinline]] void tile(int64_t row, int64_t panel, Ahead ahead) const {
     const int8_t* weights = static_cast<const int8_t*>(weight_.panels) + panel * panel_bytes_;
-    const int8_t* end = weights + panel_bytes_;
-    Vec sums[kRows][kPanels][2];  // loops over it and over dots are unrolled: dots are registers, sums of few rows too
+    Vec sums[kRows][2];  // loops over it and over dots are unrolled: dots are registers, sums of few rows too
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) sums[r][p][0] = sums[r][p][1] = Vec{};
-    }
+    for (auto& of_row : sums) of_row[0] = of_row[1] = Vec{};
     for (int64_t k = 0; k < weight_.in_features; k += Weights::kBlock) {
       const int64_t n = min(Weights::kBlock, weight_.in_features - k);
-      IntVec dots[kRows][kPanels][2];
+      IntVec dots[kRows][2];
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const IntVec first = Weights::kIsJoined ? IntVec{} : begin(row + r, k);
-#pragma GCC unroll 2
-        for (int p = 0; p < kPanels; ++p) dots[r][p][0] = dots[r][p][1] = first;
-      }
+      for (int r = 0; r < kRows; ++r) dots[r][0] = dots[r][1] = Weights::kIsJoined ? IntVec{} : begin(row + r, k);
       const int64_t steps = ceil_div(n, 4 * Weights::kQuads);
-      // Past the end of these panels come the next ones.
-      const int64_t further = kAheadBytes + (end - weights > kAheadBytes ? 0 : (kPanels - 1) * panel_bytes_);
-      add_block<kIsOnly>(x_.values(row) + k, weights, further, steps, ahead, dots);
+      add_block<kIsOnly>(x_.values(row) + k, weights, steps, ahead, dots);
       if constexpr (Weights::kIsJoined) {
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           const IntVec first = begin(row + r, k);
 #pragma GCC unroll 2
-          for (int p = 0; p < kPanels; ++p) {
-#pragma GCC unroll 2
-            for (IntVec& dot : dots[r][p]) dot = first + Dot::join(dot);
-          }
+          for (IntVec& dot : dots[r]) dot = first + Dot::join(dot);
         }
       }
       weights += steps * kVectorsBytes;
       if constexpr (kIsOnly) {
-        prefetch<kScalesBytes, kPanels>(weights + further);
+        prefetch<kScalesBytes>(weights + kAheadBytes);
       } else {
         ahead.ask();
       }
       add_scaled(row, k, weights, dots, sums);
-      if constexpr (kIsOnly && kRows * kPanels > kMaxSums) asm("" : "+m"(sums));  // or dots are moved about instead
+      if constexpr (kIsOnly && kRows > kMaxSums) asm("" : "+m"(sums));  // or dots are moved about instead
       weights += kScalesBytes;
     }
-    Vec results[kRows][kPanels][2];  // what is handed over cannot be registers
+    Vec results[kRows][2];  // what is handed over cannot be registers
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) {
-        results[r][p][0] = sums[r][p][0];
-        results[r][p][1] = sums[r][p][1];
-      }
+      results[r][0] = sums[r][0];
+      results[r][1] = sums[r][1];
     }
-    write_tile(weight_, out_, row, kRows, panel, kPanels, results[0][0]);
+    write_tile(weight_, out_, row, kRows, panel, 1, results[0]);
   }
 
   // What the dot over the block at k begins at.
@@ -131,25 +111,22 @@ class Int8Product {
   }
 
   // Inlined, so that dots stay in registers.
-  template <bool kIsOnly, int kRows, int kPanels>
-  [[gnu::always_inline]] void add_block(const int8_t* x, const int8_t* weights, int64_t further, int64_t steps,
-                                        Ahead& ahead, IntVec (&dots)[kRows][kPanels][2]) const {
+  template <bool kIsOnly, int kRows>
+  [[gnu::always_inline]] void add_block(const int8_t* x, const int8_t* weights, int64_t steps, Ahead& ahead,
+                                        IntVec (&dots)[kRows][2]) const {
     constexpr int kQuads = Weights::kQuads;
     const int64_t stride = x_.stride();
     const int8_t* thirds[(kRows + 2) / 3];  // every third row: the two behind it are one and two strides away
 #pragma GCC unroll 16
     for (int i = 0; i < (kRows + 2) / 3; ++i) thirds[i] = x + 3 * i * stride;
     for (int64_t step = 0; step < steps; ++step, weights += kVectorsBytes) {
-      UintVec w[kPanels][2][kQuads];
+      UintVec w[2][kQuads];
       if constexpr (kIsOnly) {
-        prefetch<kVectorsBytes, kPanels>(weights + further);
+        prefetch<kVectorsBytes>(weights + kAheadBytes);
       } else {
         ahead.ask();
       }
-      for (int p = 0; p < kPanels; ++p) {
-        const int8_t* packed = weights + p * panel_bytes_;
-        for (int j = 0; j < 2; ++j) Weights::unpack(load_quads(packed + j * 4 * kWidth), w[p][j]);
-      }
+      for (int j = 0; j < 2; ++j) Weights::unpack(load_quads(weights + j * 4 * kWidth), w[j]);
 #pragma GCC unroll 16
       for (const int8_t*& rows : thirds) asm("" : "+r"(rows));  // or the compiler makes a pointer of each row
 #pragma GCC unroll 16
@@ -157,11 +134,8 @@ class Int8Product {
 #pragma GCC unroll 2
         for (int q = 0; q < kQuads; ++q) {
           const auto quad = Dot::quad(thirds[r / 3] + r % 3 * stride + 4 * q);
-#pragma GCC unroll 2
-          for (int p = 0; p < kPanels; ++p) {
-            dots[r][p][0] = Weights::add(dots[r][p][0], quad, w[p][0][q]);
-            dots[r][p][1] = Weights::add(dots[r][p][1], quad, w[p][1][q]);
-          }
+          dots[r][0] = Weights::add(dots[r][0], quad, w[0][q]);
+          dots[r][1] = Weights::add(dots[r][1], quad, w[1][q]);
         }
       }
 #pragma GCC unroll 16
@@ -169,30 +143,24 @@ class Int8Product {
     }
   }
 
-  // kBytes from `place` on, and the same of the panels behind.
-  template <int64_t kBytes, int kPanels>
-  [[gnu::always_inline]] void prefetch(const int8_t* place) const {
-    for (int p = 0; p < kPanels; ++p) {
-      for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(place + p * panel_bytes_ + line);
-    }
+  // kBytes from `place` on; past the end of a panel comes the next one.
+  template <int64_t kBytes>
+  [[gnu::always_inline]] static void prefetch(const int8_t* place) {
+    for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(place + line);
   }
 
-  // scales: of the first panel's block, behind its weights.
-  template <int kRows, int kPanels>
-  [[gnu::always_inline]] void add_scaled(int64_t row, int64_t k, const int8_t* scales,
-                                         const IntVec (&dots)[kRows][kPanels][2],
-                                         Vec (&sums)[kRows][kPanels][2]) const {
-#pragma GCC unroll 2
-    for (int p = 0; p < kPanels; ++p) {
-      const auto* of_columns = reinterpret_cast<const typename Weights::Scale*>(scales + p * panel_bytes_);
-      const Vec columns[2] = {load(of_columns), load(of_columns + kWidth)};
+  // scales: of the block, behind its weights.
+  template <int kRows>
+  [[gnu::always_inline]] void add_scaled(int64_t row, int64_t k, const int8_t* scales, const IntVec (&dots)[kRows][2],
+                                         Vec (&sums)[kRows][2]) const {
+    const auto* of_columns = reinterpret_cast<const typename Weights::Scale*>(scales);
+    const Vec columns[2] = {load(of_columns), load(of_columns + kWidth)};
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const Vec of_row = splat(x_.scale(row + r, k));
+    for (int r = 0; r < kRows; ++r) {
+      const Vec of_row = splat(x_.scale(row + r, k));
 #pragma GCC unroll 2
-        for (int j = 0; j < 2; ++j) {
-          sums[r][p][j] = fma(__builtin_convertvector(dots[r][p][j], Vec), of_row * columns[j], sums[r][p][j]);
-        }
+      for (int j = 0; j < 2; ++j) {
+        sums[r][j] = fma(__builtin_convertvector(dots[r][j], Vec), of_row * columns[j], sums[r][j]);
       }
     }
   }
@@ -213,11 +181,11 @@ void run_panels(const PackedWeight& weight, const ProductInput& x, const Product
 
 }  // namespace
 
-int64_t int8_panels_together(int64_t num_rows) {
+int64_t int8_panels_together([[maybe_unused]] int64_t num_rows) {
 #ifdef __AVX512BF16__
   if (uses_amx()) return num_rows <= kTileSize ? 2 : 1;
 #endif
-  return num_rows <= kMaxRowsOfTwo ? 2 : 1;
+  return 1;
 }
 
 void int8_panels(const PackedWeight& weight, const ProductInput& x, const ProductOutput& out, int64_t begin,
