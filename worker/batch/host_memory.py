@@ -8,7 +8,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import torch
@@ -102,30 +102,46 @@ class IdleTime:
         return time.process_time() - time.thread_time()
 
 
-def make_resident(*tensors: Tensor) -> threading.Thread:
-    """Has the system back all memory of these, from their starts on, in a thread that lets all others go first.
+def make_resident(*tensors: Tensor, at_once_seconds: float = 0.0) -> threading.Thread:
+    """Has the system back all memory of these, from their starts on: for at_once_seconds before it returns, then in a
+    thread that lets all others go first.
 
     The first write to a page waits for the system to find and clear memory; in a virtual machine whose host does so
-    on demand, 2.4 ms per MiB were measured, a fifth of a decode step of many requests. Content stays as it is. The
-    thread ends at once where the system cannot do this.
+    on demand, 2.4 ms per MiB were measured, a fifth of a decode step of many requests; 0.07 where the host has it.
+    Content stays as it is. It ends at once where the system cannot do this.
 
     No priority is low enough beside steps: the system clears a huge page, 4 ms, before anybody else has the core, and
     a kernel's other thread waits (docs/log/2026-11-23-long-gaps.md). So it goes on while the process is idle.
     """
-    ranges = [(each.data_ptr(), each.data_ptr() + each.nbytes) for each in tensors]
+    pieces = _huge_pages(tensors)
+    end = time.monotonic() + at_once_seconds
+    while time.monotonic() < end and _populate(next(pieces, None)):
+        pass
 
     def populate() -> None:
         with suppress(OSError, AttributeError):  # of this thread, on Linux
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        madvise = ctypes.CDLL(None).madvise  # releases the interpreter lock
         idle = IdleTime()
-        for begin, end in ranges:
-            for address in range(begin // mmap.PAGESIZE * mmap.PAGESIZE, end, _HUGE_PAGE):
-                size = min(_HUGE_PAGE, end - address)
-                if madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE) != 0:
-                    return
-                idle.wait()
+        while _populate(next(pieces, None)):
+            idle.wait()
 
     thread = threading.Thread(target=populate, name="populate", daemon=True)
     thread.start()
     return thread
+
+
+def _huge_pages(tensors: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
+    """Addresses and numbers of bytes, one behind the other."""
+    for tensor in tensors:
+        begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        for address in range(begin // mmap.PAGESIZE * mmap.PAGESIZE, end, _HUGE_PAGE):
+            yield address, min(_HUGE_PAGE, end - address)
+
+
+def _populate(piece: tuple[int, int] | None) -> bool:
+    """False if there is no piece, or the system cannot do this."""
+    if piece is None:
+        return False
+    address, num_bytes = piece
+    madvise = ctypes.CDLL(None).madvise  # releases the interpreter lock
+    return bool(madvise(ctypes.c_void_p(address), ctypes.c_size_t(num_bytes), _MADV_POPULATE_WRITE) == 0)

@@ -52,6 +52,7 @@ logger = logging.getLogger("worker")
 
 # How far off the scheduler takes a coefficient of its latency model to be, relative, before it has measured steps.
 CALIBRATED_DEVIATION, UNMEASURED_DEVIATION = 0.3, 2.0
+FILL_SECONDS = 0.25  # of the start, that go to memory which the first requests would wait for
 FAREWELL_MS = 1000  # that a gateway may take to say Hello to an engine that could not start
 
 
@@ -65,14 +66,14 @@ def serve(config: EngineConfig, link: GatewayLink, started: float, is_orphaned: 
         logger.error("the engine cannot start: %s", error, exc_info=not is_expected)
         link.say_farewell(f"the engine cannot start: {error}")
         return 1
+    if to_fill:
+        make_resident(*to_fill, at_once_seconds=FILL_SECONDS)
     server = EngineServer(engine, link, info, time.monotonic, is_orphaned, incarnation, peers)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     signal.set_wakeup_fd(link.wakeup_fileno, warn_on_full_buffer=False)
     logger.info("ready: %s", msgspec.json.encode(info).decode())
     gc.collect()
     gc.freeze()  # what lives until the end need not be looked at again and again
-    if to_fill:
-        make_resident(*to_fill)
     try:
         server.run()
     except Exception:

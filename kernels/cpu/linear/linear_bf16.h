@@ -2,9 +2,9 @@
 // after the other; subnormal numbers count as zero. int8 weights become bfloat16 on the way, which is exact.
 //
 // Rows of x are taken in groups of up to kMaxRows, whose sums over a panel stay in registers. Every sum runs over k in
-// the same order in one register, so its value does not depend on the group. linear_bf16_amx.h has the product by tiles.
-// Few rows take one panel at a time, too: memory that is read in one stream by each thread comes faster than in two, by
-// more than what further independent sums save.
+// the same order in one register, so its value does not depend on the group. linear_bf16_amx.h has the product by
+// tiles. Few rows take one panel at a time, too: memory that is read in one stream by each thread comes faster than in
+// two, by more than what further independent sums save.
 //
 // Rows are addressed by threes. With a pointer of its own for each there are not enough registers, compilers keep some
 // in vector registers, and what brings them back takes the place of a product: 3 to 7 % of the time.

@@ -13,7 +13,7 @@ namespace hocket::cpu::HOCKET_ISA {
 namespace {
 
 constexpr int64_t kAheadBytes = 8192;
-constexpr int kMaxSums = 6;  // rows whose float32 sums find registers where the weight is asked for
+constexpr int kMaxSums = 6;                    // rows whose float32 sums find registers where the weight is asked for
 constexpr int64_t kVectorsBytes = 4 * kPanel;  // of a panel: what two vectors hold
 
 // Dot, Weights: of int8_dot.h.

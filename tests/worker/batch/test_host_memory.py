@@ -84,6 +84,18 @@ def test_memory_becomes_resident_and_keeps_its_content() -> None:
     assert (tensor.sum(), other.sum()) == (7, 0)
 
 
+@pytest.mark.skipif(kernel_version() < (5, 14), reason="this Linux cannot be asked to")
+def test_some_memory_becomes_resident_at_once() -> None:
+    num_bytes = 64 << 20
+    tensor = torch.frombuffer(map_huge_pages(num_bytes), dtype=torch.uint8)
+    before = psutil.Process().memory_info().rss
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(IdleTime, "wait", lambda self: pytest.fail("somebody waits for idle time"))
+        thread = make_resident(tensor, at_once_seconds=60)
+        assert psutil.Process().memory_info().rss - before > num_bytes // 2
+        thread.join()
+
+
 def seconds_of(wait: Callable[[], None]) -> float:
     begin = time.monotonic()
     wait()
