@@ -167,7 +167,7 @@ def int8_blocks(
 ) -> None: ...  # CPU only
 
 class BlockSaver:
-    """CPU only. Of a host's slots and a pool's units, which must stay where they are."""
+    """CPU only. Of a host's slots and a pool's units, which must stay where they are. For one thread."""
 
     def __init__(
         self, host: int, pool: int, num_slots: int, num_units: int, units_per_block: int, unit_bytes: int, /
