@@ -68,6 +68,67 @@ TEST(long_steps, no_step_is_made_longer_than_is_noticed) {
   CHECK_EQ(steps_until_a_long_one(&steps, 0.3, 0.2), 0);
 }
 
+TEST(long_steps, prompts_are_held_back_while_one_is_owed_once_long_ones_break_the_promise_alone) {
+  LongSteps steps;
+  steps.seconds(kWanted, kKept, kPromised);
+  CHECK(!steps.holds_back());  // none was long yet
+  for (int i = 0; i < 1000; ++i) {
+    const bool is_long = steps.seconds(kWanted, kKept, kPromised) > kKept;
+    CHECK(!(is_long && steps.holds_back()));
+  }
+  steps.seconds(kWanted, kKept, kPromised);
+  CHECK(steps.holds_back());
+  steps.nobody_reads();
+  CHECK(!steps.holds_back());
+  steps.seconds(kWanted, kKept, kPromised);
+  CHECK(steps.holds_back());
+  steps.seconds(kKept, kKept, kPromised);
+  CHECK(!steps.holds_back());  // nothing is owed
+}
+
+TEST(long_steps, one_step_in_many_computes_all_who_wait_together) {
+  LongSteps steps;
+  constexpr double kTogether = LongSteps::kTogetherSeconds;
+  CHECK_EQ(steps.seconds(kKept, kKept, kPromised, 0.04), kKept);  // no hundred steps yet
+  for (int round = 0; round < 3; ++round) {
+    for (int i = round == 0 ? 1 : 0; i < LongSteps::kEvery; ++i) {
+      CHECK_EQ(steps.seconds(kKept, kKept, kPromised), kKept);
+    }
+    CHECK_EQ(steps.seconds(kKept, kKept, kPromised, kTogether + 0.001), kKept);  // too many
+    CHECK_EQ(steps.seconds(kKept, kKept, kPromised, kKept), kKept);              // there is room for them anyway
+    CHECK_EQ(steps.seconds(kKept, kKept, kPromised, 0.04), kTogether);
+    CHECK_EQ(steps.seconds(kKept, kKept, kPromised, 0.04), kKept);
+    CHECK_EQ(steps.seconds(kKept, kKept, 0.004, 0.04), kKept);  // longer than eight times the promise
+  }
+}
+
+// A step takes 0.5 ms and 0.02 ms per token, and readers are promised 8 ms.
+TEST(long_steps, where_as_many_wait_as_read_they_come_in_together) {
+  for (const bool is_crowd : {true, false}) {
+    SchedulerConfig config = world_config("hocket");
+    config.max_decode_step_ms = 0;
+    PolicyWorld w(config);
+    w.estimates = linear_seconds(0.0005, 0.00002);
+    w.max_num_tokens = 2000;
+    w.runs("reader", 1, {.num_prompt = 40, .first_token = 1000});
+    if (!is_crowd) {
+      for (int i = 0; i < 3; ++i) w.runs("reader", 1, {.num_prompt = 40, .first_token = 1100 + 100 * i});
+    }
+    w.waits("a", {.num_prompt = 300});
+    w.waits("b", {.num_prompt = 300, .first_token = 400});
+    const auto num_tokens = [&] {
+      int64_t n = 0;
+      for (const std::string& grant : w.grants()) {
+        if (!grant.starts_with("reader")) n += std::stoll(grant.substr(2));
+      }
+      return n;
+    };
+    for (int i = 0; i < LongSteps::kEvery; ++i) CHECK(num_tokens() < 600);
+    CHECK_EQ(num_tokens() == 600, is_crowd);
+    CHECK(num_tokens() < 600);
+  }
+}
+
 // A step takes 30.5 ms and 1 ms per token, and readers are promised 77 ms. After 1.6 s the first prompt is due.
 TEST(long_steps, prompts_that_press_have_a_long_step_now_and_then_beside_readers) {
   for (const double told : {0.0, 60.5}) {
@@ -91,6 +152,36 @@ TEST(long_steps, prompts_that_press_have_a_long_step_now_and_then_beside_readers
     CHECK_EQ(num_long, told == 0 ? 12 : 0);
     CHECK_EQ(num_long + num_kept, told == 0 ? 100 : 0);
   }
+}
+
+// Decodes alone take what is promised. While long steps are rare, a prompt advances beside them all the same.
+TEST(long_steps, prompts_that_no_step_has_room_for_wait_for_the_long_one) {
+  SchedulerConfig config = world_config("hocket");
+  config.max_decode_step_ms = 0;
+  config.max_num_seqs = 2;
+  config.max_model_len = 8192;
+  config.num_units = 20'000;
+  PolicyWorld w(config);
+  w.now = 5.4;
+  LatencyCoefficients k = linear_seconds(0.02, 0.0005).latency.coefficients();
+  k.decode_context = 1e-5;
+  w.estimates.latency = LatencyModel(LatencyForm::kCorrected, k);
+  const double promised = w.estimates.itl_seconds(config.max_num_seqs);
+  w.max_num_tokens = 500;
+  w.waits("long", {.num_prompt = 400});
+  w.runs("reader", 1,
+         {.num_prompt = static_cast<int32_t>((promised - 0.0205) / k.decode_context), .first_token = 1000});
+  const Names beside{"reader:1", "long+64"}, alone{"reader:1"};
+  int num_beside = 0, num_alone = 0, num_long = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const Names grants = w.grants();
+    num_beside += grants == beside;
+    num_alone += grants == alone;
+    num_long += grants != beside && grants != alone;
+    if (i == 0) CHECK_EQ(grants, beside);
+  }
+  CHECK(num_long >= 10);
+  CHECK(num_alone > num_beside);
 }
 
 }  // namespace

@@ -377,11 +377,16 @@ class HocketPolicy final : public Policy {
   double seconds_before_deadline(const Snapshot& snapshot) const { return slack_ / snapshot.estimates.margin.value(); }
 
   double seconds_beside_readers(const Snapshot& snapshot) {
-    const double seconds =
-        hocket::seconds_beside_readers(config_, snapshot, decoding_, decode_seconds_, patience(snapshot));
-    if (seconds == std::numeric_limits<double>::infinity() || config_.max_decode_step_ms > 0) return seconds;
+    const Patience patience = this->patience(snapshot);
+    const double seconds = hocket::seconds_beside_readers(config_, snapshot, decoding_, decode_seconds_, patience);
+    if (seconds == std::numeric_limits<double>::infinity() || config_.max_decode_step_ms > 0) {
+      long_steps_.nobody_reads();
+      return seconds;
+    }
     const double promised = snapshot.estimates.itl_seconds(config_.max_num_seqs);
-    return long_steps_.seconds(seconds, promised / snapshot.estimates.margin.of_readers(), promised);
+    const double together = patience.is_crowd(std::ssize(decoding_)) ? decode_seconds_ + patience.work_seconds()
+                                                                     : std::numeric_limits<double>::infinity();
+    return long_steps_.seconds(seconds, promised / snapshot.estimates.margin.of_readers(), promised, together);
   }
 
   // With those whose prompts the step may compute. Who is served more than others anyway has to wait.
@@ -419,7 +424,10 @@ class HocketPolicy final : public Policy {
       num_rows -= waits(snapshot, p);
       const bool is_whole = !config_.enable_chunked_prefill;
       const int32_t num_tokens = builder_.prefill(p.slot, p.form, is_whole);
-      if (num_tokens == 0 && (!is_first || !builder_.prefill_at_most(p.slot, kLeastChunk, is_whole, p.form))) return;
+      if (num_tokens == 0) {
+        if (!is_first || long_steps_.holds_back()) return;
+        if (!builder_.prefill_at_most(p.slot, kLeastChunk, is_whole, p.form)) return;
+      }
       is_first = false;
     }
   }

@@ -26,6 +26,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "estimates/estimates.h"
 
@@ -68,6 +69,12 @@ class Patience {
     const double left = kInTime * ttft_seconds_ - waited_seconds;
     if (work_seconds_ < left) share_ = std::max(share_, work_seconds_ / left);
   }
+
+  // As many wait for a first token as read along.
+  bool is_crowd(int64_t num_reading) const { return num_waiting_ >= num_reading; }
+
+  // Of the prompts; infinite once is_full().
+  double work_seconds() const { return is_full() ? std::numeric_limits<double>::infinity() : work_seconds_; }
 
   // How many times as long as its decodes a step may take, for as many readers.
   double stretch(int64_t num_reading) const {
