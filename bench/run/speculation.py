@@ -5,6 +5,8 @@
 
 edit: a file, and the same file begun again. agent: calls of tools and their results, over and over. chat: questions.
 noise: random tokens. form: questions whose answers follow a JSON schema, so that forced tokens are guessed only.
+As many as --concurrency says are served at once, and the next follows whoever is done: one that is early is not paid
+for by nobody's place (--waves 1: nobody follows).
 Every round has requests of its own: answers to equal ones would be guessed from the last round's. Each row of the table
 is a tenant, that has had eight answers or one round of them before it is measured; first: the ratio of its very first
 round. Answers are greedy, or drawn with equal seeds (--temperature). Tokens per second of the engine alone, without
@@ -22,6 +24,7 @@ believe, whatever they take: what is decided and saved on a machine like that, c
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -43,7 +46,7 @@ from bench.lib.results import commit, now, this_machine
 from bench.lib.table import render
 from schedcore._core import BatchPlan
 from schedcore.api.config import EngineConfig
-from schedcore.api.types import EngineRequest, Grammar, GrammarKind, SamplingParams
+from schedcore.api.types import EngineRequest, FinishReason, Grammar, GrammarKind, SamplingParams
 from worker.process.engine import Engine
 from worker.process.engine_process import build_engine
 from worker.runner.executor import StepResult
@@ -134,28 +137,40 @@ class CountedClock:
         return result
 
 
-def run(engine: Engine, tenant: str, kind: str, asked: list[list[int]], args: argparse.Namespace, num: int) -> Answers:
-    """Every request to its end, of `num` tokens."""
-    for i, prompt in enumerate(asked):
+def run(
+    engine: Engine, tenant: str, kind: str, asked: list[list[int]], args: argparse.Namespace, num: int, at_once: int
+) -> Answers:
+    """Every request to its end, of `num` tokens, so many at a time."""
+    left = enumerate(asked)
+
+    def add(i: int, prompt: list[int]) -> None:
         sampling = SamplingParams(temperature=args.temperature, seed=i if args.temperature else None)
         grammar = FORM if kind == "form" else None
         stops = [args.end_token] if grammar else []
         engine.add(
             GATEWAY, EngineRequest(i, prompt, num, sampling, stop_token_ids=stops, grammar=grammar, tenant=tenant)
         )
+
+    for i, prompt in itertools.islice(left, at_once):
+        add(i, prompt)
     answers: Answers = defaultdict(list)
     while engine.has_work():
         engine.step()
         for delta in engine.take_deltas().get(GATEWAY, []):
             answers[delta.request_id] += delta.token_ids
+            if delta.finish_reason != FinishReason.NONE:
+                for i, prompt in itertools.islice(left, 1):
+                    add(i, prompt)
     return answers
 
 
-def take_turn(engine: Engine, tenant: str, kind: str, asked: list[list[int]], args: argparse.Namespace) -> Turn:
-    run(engine, tenant, kind, asked, args, num=1)  # prompts are cached
+def take_turn(
+    engine: Engine, tenant: str, kind: str, asked: list[list[int]], args: argparse.Namespace, at_once: int
+) -> Turn:
+    run(engine, tenant, kind, asked, args, num=1, at_once=at_once)  # prompts are cached
     before = engine.stats()
     begin = engine._clock()
-    answers = run(engine, tenant, kind, asked, args, num=args.tokens)
+    answers = run(engine, tenant, kind, asked, args, num=args.tokens, at_once=at_once)
     seconds = engine._clock() - begin
     after = engine.stats()
     return Turn(
@@ -173,12 +188,12 @@ def row(
     num_before = 0 if args.strangers else math.ceil(NUM_TEXTS_BEFORE / num)
     turns: dict[str, list[Turn]] = defaultdict(list)
     for mode in MODES:
-        take_turn(engines[mode], "warm-up", kind, prompts(kind, num, tokenizer, round_=-1), args)
+        take_turn(engines[mode], "warm-up", kind, prompts(kind, num, tokenizer, round_=-1), args, num)
     for i in range(num_before + args.rounds):
-        asked = prompts(kind, num, tokenizer, i)
+        asked = prompts(kind, num * args.waves, tokenizer, i)
         for mode in MODES if i % 2 else MODES[::-1]:
             tenant = f"{kind} {num} {i if args.strangers else ''}"
-            turns[mode].append(take_turn(engines[mode], tenant, kind, asked, args))
+            turns[mode].append(take_turn(engines[mode], tenant, kind, asked, args, num))
     is_same = all(a.answers == b.answers for a, b in zip(turns["off"], turns["auto"], strict=True))
     ratios = [b.tokens_per_second / a.tokens_per_second for a, b in zip(turns["off"], turns["auto"], strict=True)]
     off, auto = (turns[mode][num_before:] for mode in MODES)
@@ -221,6 +236,7 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--texts", nargs="+", choices=[*TEXTS, "noise"], default=[*TEXTS, "noise"])
     parser.add_argument("--tokens", type=int, default=128, help="of every answer")
+    parser.add_argument("--waves", type=int, default=4, help="requests of a round, by how many are served at once")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--quantization")

@@ -15,7 +15,7 @@ double margin(double least, int32_t num_samples) { return least + 0.15 * (1.0 - 
 }  // namespace
 
 Speculation::Speculation(SchedulerState* state)
-    : state_(*state), of_(&state->requests), num_guessed_(&state->requests) {
+    : state_(*state), of_(&state->requests), is_open_(&state->requests), num_guessed_(&state->requests) {
   candidates_.reserve(state->config.max_num_seqs);
   question_.slots.reserve(state->config.max_num_seqs);
 }
@@ -72,15 +72,16 @@ void Speculation::collect(int64_t stride) {
   for (const Slot slot : state_.running) {
     const bool is_decode = requests.num_scheduled_tokens[slot] == 1 && requests.num_uncomputed_tokens(slot) == 1;
     if (!is_decode || requests.num_output_tokens(slot) == 0) continue;
+    if (!is_open_[slot] && (state_.plan.step_id + slot) % stride != 0) continue;
     OfRequest& of = of_[slot];
     if (!of.forced.empty()) {
       candidates_.push_back(forced_candidate(slot));
       continue;
     }
-    const bool is_due = of.was_right || (state_.plan.step_id + slot) % stride == 0 || !of.suggested.empty();
-    if (!of.scope || !is_due) continue;
+    if (!of.scope) continue;
     const bool is_found = look(slot, &of);
-    if (!is_found && of.suggested.empty()) continue;
+    is_open_[slot] = is_found || !of.suggested.empty();
+    if (!is_open_[slot]) continue;
     const int32_t length = is_found ? of.match_length : kNoLength;
     Acceptance::Rates chances = rates(of, of.source);
     of.takes_suggestion = !is_found;
@@ -220,6 +221,7 @@ double Speculation::max_seconds(double now) const {
 }
 
 void Speculation::learn(Slot slot, int32_t num_sampled) {
+  if (!is_open_[slot]) return;
   OfRequest& of = of_[slot];
   of.forced.clear();
   of.was_right = num_sampled > 1;
@@ -228,6 +230,7 @@ void Speculation::learn(Slot slot, int32_t num_sampled) {
   learn(&of, GuessSource::kModel, kNoLength, of.suggested, sampled);
   of.next.clear();
   of.suggested.clear();
+  is_open_[slot] = of.was_right;
 }
 
 // Of guesses that were computed or not.

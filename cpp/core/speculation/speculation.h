@@ -59,13 +59,18 @@ class Speculation {
   bool guess();
 
   // The tokens that come next, if the caller is right; until one has come, or others are named. None: it is not known.
-  void force(Slot slot, std::span<const int32_t> tokens) { of_[slot].forced.assign(tokens.begin(), tokens.end()); }
+  void force(Slot slot, std::span<const int32_t> tokens) {
+    of_[slot].forced.assign(tokens.begin(), tokens.end());
+    is_open_[slot] = true;
+  }
 
   // What a small model is to say before the next step. Asking changes no plan.
   const ModelQuestion& ask_model(double now);
   // What it said: guesses of the request's next tokens, which count until one has come.
   void suggest(Slot slot, std::span<const int32_t> tokens) {
-    if (of_[slot].scope) of_[slot].suggested.assign(tokens.begin(), tokens.end());
+    if (!of_[slot].scope) return;
+    of_[slot].suggested.assign(tokens.begin(), tokens.end());
+    is_open_[slot] = true;
   }
   // How long it took for so many tokens of each of so many requests. Until that is known nobody is to be guessed by it.
   void on_model(int32_t num_requests, int32_t num_tokens, double seconds) {
@@ -128,7 +133,7 @@ class Speculation {
   // no step where others are served as long as before.
   static constexpr double kMargin = 1.15;
   // To look costs about as much. Beyond that share of a step only those are looked at every time who were just right.
-  static constexpr double kLookSeconds = 250e-9;
+  static constexpr double kLookSeconds = 700e-9;
   static constexpr double kLookingShare = 0.005;
   // Where the small model does not seem to pay, one request is guessed by it now and then.
   static constexpr int32_t kStepsBetweenTrials = 256;
@@ -136,6 +141,8 @@ class Speculation {
 
   SchedulerState& state_;
   PerRequest<OfRequest> of_;
+  // Whether there are guesses of it, or the last ones were right: of most requests nothing else is read in a step.
+  PerRequest<bool> is_open_;
   GuessCounts num_guessed_;
   GuessScopes scopes_;
   GuessLengths lengths_;
