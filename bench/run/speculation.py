@@ -5,7 +5,7 @@
 
 edit: a file, and the same file begun again. agent: calls of tools and their results, over and over. chat: questions.
 noise: random tokens. form: questions whose answers follow a JSON schema, so that forced tokens are guessed only.
---concurrency are served at once, and whoever is done makes room for the next, --waves times as many in all.
+--concurrency of them are served at once, and whoever is done makes room for the next, --waves times as many in all.
 Every round has requests of its own: answers to equal ones would be guessed from the last round's. Each row of the table
 is a tenant, that has had eight answers or one round of them before it is measured; first: the ratio of its very first
 round. Answers are greedy, or drawn with equal seeds (--temperature). Tokens per second of the engine alone, without
