@@ -5,8 +5,9 @@
 
 edit: a file, and the same file begun again. agent: calls of tools and their results, over and over. chat: questions.
 noise: random tokens. form: questions whose answers follow a JSON schema, so that forced tokens are guessed only.
---concurrency of them are served at once, and whoever is done makes room for the next, --waves times as many in all.
-Every round has requests of its own: answers to equal ones would be guessed from the last round's. Each row of the table
+--concurrency of them are served at once, and whoever is done makes room for the next, --waves times as many in all; the
+clock stops where one is done that nobody follows: from there on fewer are served at once. Answers have half --tokens to
+one and a half times as many, so that they do not begin and end together where nothing is guessed. Every round has requests of its own: answers to equal ones would be guessed from the last round's. Each row of the table
 is a tenant, that has had eight answers or one round of them before it is measured; first: the ratio of its very first
 round. Answers are greedy, or drawn with equal seeds (--temperature). Tokens per second of the engine alone, without
 gateway, behind prompts that are cached: the median over rounds, in each of which both have their turn. same: whether
@@ -99,20 +100,24 @@ Answers = dict[int, list[int]]  # by request
 
 
 @dataclass
+class Window:
+    """From the first request to where one ends that nobody follows: as many are served at once as asked."""
+
+    seconds: float = 0.0
+    num_tokens: int = 0
+    num_steps: int = 0
+
+
+@dataclass
 class Turn:
-    seconds: float
     answers: Answers
-    num_steps: int
+    window: Window
     num_guessed: int
     num_right: int
 
     @property
-    def num_tokens(self) -> int:
-        return sum(map(len, self.answers.values()))
-
-    @property
     def tokens_per_second(self) -> float:
-        return self.num_tokens / self.seconds
+        return self.window.num_tokens / self.window.seconds
 
 
 class CountedClock:
@@ -138,29 +143,41 @@ class CountedClock:
 
 def run(
     engine: Engine, tenant: str, kind: str, asked: list[list[int]], args: argparse.Namespace, num: int, at_once: int
-) -> Answers:
-    """Every request to its end, of `num` tokens, so many at a time."""
+) -> tuple[Answers, Window]:
+    """Every request to its end, so many at a time, each of half `num` tokens to one and a half times as many."""
+    rng = random.Random(num)
+    lengths = [rng.randint(math.ceil(num / 2), num + num // 2) for _ in asked]
     left = enumerate(asked)
+    begin, window = engine._clock(), Window()
 
     def add(i: int, prompt: list[int]) -> None:
         sampling = SamplingParams(temperature=args.temperature, seed=i if args.temperature else None)
         grammar = FORM if kind == "form" else None
         stops = [args.end_token] if grammar else []
         engine.add(
-            GATEWAY, EngineRequest(i, prompt, num, sampling, stop_token_ids=stops, grammar=grammar, tenant=tenant)
+            GATEWAY,
+            EngineRequest(i, prompt, lengths[i], sampling, stop_token_ids=stops, grammar=grammar, tenant=tenant),
         )
 
     for i, prompt in itertools.islice(left, at_once):
         add(i, prompt)
     answers: Answers = defaultdict(list)
+    num_ended = 0
     while engine.has_work():
-        engine.step()
+        is_full = num_ended <= len(asked) - at_once
+        if engine.step() and is_full:
+            window.num_steps += 1
         for delta in engine.take_deltas().get(GATEWAY, []):
             answers[delta.request_id] += delta.token_ids
+            if is_full:
+                window.num_tokens += len(delta.token_ids)
             if delta.finish_reason != FinishReason.NONE:
+                num_ended += 1
                 for i, prompt in itertools.islice(left, 1):
                     add(i, prompt)
-    return answers
+        if is_full:
+            window.seconds = engine._clock() - begin
+    return answers, window
 
 
 def take_turn(
@@ -168,17 +185,10 @@ def take_turn(
 ) -> Turn:
     run(engine, tenant, kind, asked, args, num=1, at_once=at_once)  # prompts are cached
     before = engine.stats()
-    begin = engine._clock()
-    answers = run(engine, tenant, kind, asked, args, num=args.tokens, at_once=at_once)
-    seconds = engine._clock() - begin
+    answers, window = run(engine, tenant, kind, asked, args, num=args.tokens, at_once=at_once)
     after = engine.stats()
-    return Turn(
-        seconds,
-        answers,
-        after.num_steps - before.num_steps,
-        after.num_guessed_tokens - before.num_guessed_tokens,
-        after.num_right_guesses - before.num_right_guesses,
-    )
+    num_guessed = after.num_guessed_tokens - before.num_guessed_tokens
+    return Turn(answers, window, num_guessed, after.num_right_guesses - before.num_right_guesses)
 
 
 def row(
@@ -206,7 +216,7 @@ def row(
         f"{ratios[0]:.2f}",
         str(sum(turn.num_guessed for turn in auto)),
         str(sum(turn.num_right for turn in auto)),
-        f"{sum(turn.num_tokens for turn in auto) / sum(turn.num_steps for turn in auto) / num:.2f}",
+        f"{sum(turn.window.num_tokens for turn in auto) / sum(turn.window.num_steps for turn in auto) / num:.2f}",
         "yes" if is_same else "NO",
     )
 
@@ -234,7 +244,7 @@ def main() -> int:
     parser.add_argument("model", nargs="?", type=Path, default=Path("worker/demo_model"))
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--texts", nargs="+", choices=[*TEXTS, "noise"], default=[*TEXTS, "noise"])
-    parser.add_argument("--tokens", type=int, default=128, help="of every answer")
+    parser.add_argument("--tokens", type=int, default=128, help="of an answer, on average")
     parser.add_argument("--waves", type=int, default=4, help="requests of a round, by how many are served at once")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtype", default="float32")

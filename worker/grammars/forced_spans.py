@@ -7,20 +7,17 @@ the forward pass. So a matcher never knows of a token that does not come, and no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from schedcore._core import NO_TOKEN, BatchPlan
+from worker.grammars.forced_worth import ForcedWorth
 from worker.grammars.matcher import Matcher
 
 TokenIds = npt.NDArray[np.int32]
-
-# To ask a matcher takes 1 to 4 us of the engine's thread. Where the scheduler wants nothing of it, as where steps
-# compute rather than read, it is asked in one step of 17.
-_MANY_IN_VAIN = 4  # steps in a row
-_NUM_UNASKED = 16
 
 
 class Span:
@@ -33,13 +30,17 @@ class Span:
 
 
 class ForcedSpans:
-    """Called on the engine's thread. Matchers that wait here belong to no other."""
+    """Called on the engine's thread, follow() before a step and ask() behind it. Matchers that wait here belong to no
+    other.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self._waiting: dict[int, Matcher] = {}  # by request id: `forced`, and no plan has sampled behind it since
         self._unnamed: list[int] = []  # of these, whom the scheduler does not know
-        self._num_in_vain = 0
-        self._num_unasked = 0
+        self._worth = ForcedWorth()
+        self._share = 0.0  # of the rows of the step under way, forced
+        self._begin = 0.0  # of that step, if any
 
     def ask(
         self, matchers: Sequence[Matcher], tokens: TokenIds, followed: Sequence[Matcher]
@@ -48,9 +49,12 @@ class ForcedSpans:
 
         Returns what is still to be moved on, with its tokens, and whose mask may be found as they stand.
         """
-        if self._num_unasked > 0:
-            self._num_unasked -= 1
+        if self._share > 0:
+            self._worth.on_saved(self._share * (self._clock() - self._begin))
+            self._share = 0.0
+        if not self._worth.wants():
             return list(matchers), tokens, []
+        begin = self._clock()
         names_forced = np.array([matcher.names_forced for matcher in matchers], np.bool_)
         moved = []
         for matcher, token in zip(matchers, tokens.tolist(), strict=True):
@@ -62,6 +66,7 @@ class ForcedSpans:
                 self._waiting[matcher.request_id] = matcher
                 self._unnamed.append(matcher.request_id)
         rest = [matcher for matcher in matchers if not matcher.names_forced]
+        self._worth.on_asked(self._clock() - begin)
         return rest, tokens[~names_forced], [matcher for matcher in moved if not matcher.forced]
 
     def take_unnamed(self) -> list[tuple[int, list[int]]]:
@@ -88,16 +93,10 @@ class ForcedSpans:
                 spans.append(Span(row, end - row - 1, matcher))
                 matcher.follow_forced(end - row - 1)
             row = end
-        self._count(spans, plan)
+        num_forced = sum(span.num_forced for span in spans)
+        if num_forced:
+            self._share, self._begin = num_forced / len(ids), self._clock()
         return spans
 
     def remove(self, request_id: int) -> None:
         self._waiting.pop(request_id, None)
-
-    def _count(self, spans: list[Span], plan: BatchPlan) -> None:
-        if any(span.num_forced for span in spans):
-            self._num_in_vain = 0
-        elif spans and plan.num_tokens == plan.num_seqs:  # beside prompts little is guessed anyway
-            self._num_in_vain += 1
-            if self._num_in_vain >= _MANY_IN_VAIN:
-                self._num_unasked = _NUM_UNASKED

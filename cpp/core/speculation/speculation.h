@@ -132,8 +132,10 @@ class Speculation {
   // Guesses have to gain a little more than they cost: what they gain is expected, and a token that comes earlier saves
   // no step where others are served as long as before.
   static constexpr double kMargin = 1.15;
-  // To look costs about as much. Beyond that share of a step only those are looked at every time who were just right.
-  static constexpr double kLookSeconds = 700e-9;
+  // To look costs about as much, with what is read of the text and of others' and what is learnt from it: between two
+  // steps the model's weights leave none of that in a near cache. Beyond that share of a step only those are looked at
+  // every time who were just right.
+  static constexpr double kLookSeconds = 2e-6;
   static constexpr double kLookingShare = 0.005;
   // Where the small model does not seem to pay, one request is guessed by it now and then.
   static constexpr int32_t kStepsBetweenTrials = 256;

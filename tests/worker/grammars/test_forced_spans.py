@@ -21,6 +21,7 @@ from schedcore.api.model_path import resolve_model
 from schedcore.api.types import EngineRequest, Grammar, GrammarKind, SamplingParams, TokenDelta, TokenLogprobs
 from schedcore.record.replay import replay
 from worker.grammars.forced_spans import ForcedSpans, Span
+from worker.grammars.forced_worth import ForcedWorth
 from worker.grammars.grammars import Grammars
 from worker.grammars.matcher import Matcher
 from worker.process.engine import Engine
@@ -49,8 +50,9 @@ def grammars() -> Iterator[Grammars]:
 
 
 @pytest.fixture
-def profile(tmp_path: Path) -> str:
-    """Forced tokens always pay."""
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Forced tokens always pay, and to ask for them does."""
+    monkeypatch.setattr(ForcedWorth, "wants", lambda _: True)
     return cheap_profile(tmp_path)
 
 
@@ -226,15 +228,39 @@ def test_decisions_replay(profile: str, tmp_path: Path) -> None:
     assert result.num_output_tokens == engine.stats().num_output_tokens
 
 
-def test_nobody_is_asked_long_where_forced_tokens_do_not_pay(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_is_asked_long_where_forced_tokens_do_not_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     find_forced = Matcher.find_forced
     monkeypatch.setattr(Matcher, "find_forced", lambda self: asked.append(self.request_id) or find_forced(self))
-    engine = forcing(profile, max_num_seqs=1)  # no row is left for a guess
-    run(engine, [request(i) for i in range(1, 9)])
+    engine = forcing(cheap_profile(tmp_path), max_num_seqs=1)  # no row is left for a guess
+    run(engine, [request(i) for i in range(1, 33)])
     stats = engine.stats()
     assert stats.num_guessed_tokens == 0
-    assert 0 < len(asked) < stats.num_steps / 3
+    assert stats.num_steps > 600
+    assert 0 < len(asked) < 0.3 * stats.num_steps
+
+
+@pytest.mark.parametrize(("saved", "is_asked"), [(0.0, False), (6e-6, False), (14e-6, True)])
+def test_who_asks_is_whom_it_pays(saved: float, is_asked: bool) -> None:
+    worth, num_asked = ForcedWorth(), 0
+    for _ in range(3000):
+        if worth.wants():
+            num_asked += 1
+            worth.on_saved(saved)
+            worth.on_asked(10e-6)
+    assert num_asked == 3000 if is_asked else num_asked < 300
+
+
+def test_it_is_asked_again_where_it_pays_now() -> None:
+    worth = ForcedWorth()
+    for _ in range(1000):
+        if worth.wants():
+            worth.on_asked(10e-6)
+    for _ in range(10_000):
+        if worth.wants():
+            worth.on_saved(30e-6)
+            worth.on_asked(10e-6)
+    assert sum(worth.wants() for _ in range(300)) == 300
 
 
 # ---- rows ----
