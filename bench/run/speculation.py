@@ -7,11 +7,13 @@ edit: a file, and the same file begun again. agent: calls of tools and their res
 noise: random tokens. form: questions whose answers follow a JSON schema, so that forced tokens are guessed only.
 --concurrency of them are served at once, and whoever is done makes room for the next, --waves times as many in all; the
 clock stops where one is done that nobody follows: from there on fewer are served at once. Answers have half --tokens to
-one and a half times as many, so that they do not begin and end together where nothing is guessed. Every round has requests of its own: answers to equal ones would be guessed from the last round's. Each row of the table
-is a tenant, that has had eight answers or one round of them before it is measured; first: the ratio of its very first
-round. Answers are greedy, or drawn with equal seeds (--temperature). Tokens per second of the engine alone, without
-gateway, behind prompts that are cached: the median over rounds, in each of which both have their turn. same: whether
-all answers are those without guesses; anything but yes in float32 is an error, and the exit status 1.
+one and a half times as many, so that they do not begin and end together where nothing is guessed. Every round has
+requests of its own: answers to equal ones would be guessed from the last round's. Each row of the table is a tenant,
+that has had eight answers or one round of them before it is measured; first: the ratio of its very first round. Answers
+are greedy, or drawn with equal seeds (--temperature). Tokens per second of the engine alone, without gateway, behind
+prompts that are cached: the median over rounds, in each of which both have their turn, and how far it may be off (95 %;
+what one process has for all of its rounds, as where its memory lies, is not in that). same: whether all answers are
+those without guesses; anything but yes in float32 is an error, and the exit status 1.
 
 --wide 896 24 4864: the model is made as wide and deep as that and says what it said (bench/lib/model/wide_model.py).
 With --noise 0 the model itself guesses for what it has become, with --noise 0.02 a copy whose weights are off by so
@@ -54,7 +56,7 @@ from worker.runner.executor import StepResult
 GATEWAY = b"bench"
 MODES = ("off", "auto")
 HEADER = (
-    *("text", "c", "off tokens/s", "auto tokens/s", "ratio", "least", "first"),
+    *("text", "c", "off tokens/s", "auto tokens/s", "ratio", "±", "least", "first"),
     *("guessed", "right", "tokens/step", "same"),
 )
 NUM_TEXTS_BEFORE = 8  # that a tenant has had when it is measured
@@ -212,6 +214,7 @@ def row(
         str(num),
         *(f"{speed:.0f}" for speed in speeds),
         f"{statistics.median(ratios[num_before:]):.2f}",
+        f"{uncertainty(ratios[num_before:]):.2f}",
         f"{min(ratios[num_before:]):.2f}",
         f"{ratios[0]:.2f}",
         str(sum(turn.num_guessed for turn in auto)),
@@ -219,6 +222,11 @@ def row(
         f"{sum(turn.window.num_tokens for turn in auto) / sum(turn.window.num_steps for turn in auto) / num:.2f}",
         "yes" if is_same else "NO",
     )
+
+
+def uncertainty(ratios: list[float]) -> float:
+    """Of their median: half of an interval of 95 %, as if rounds were normally distributed."""
+    return 1.96 * math.sqrt(math.pi / 2) * statistics.stdev(ratios) / math.sqrt(len(ratios)) if ratios[1:] else math.inf
 
 
 def make_engine(mode: str, args: argparse.Namespace) -> Engine:
