@@ -17,7 +17,7 @@ namespace hocket {
 
 class RepetitionIndex {
  public:
-  static constexpr int32_t kMostCandidates = 4;
+  static constexpr int32_t kMostCandidates = 16;
   static constexpr int32_t kMostCompared = 32;   // tokens: no match counts as longer
   static constexpr int32_t kMostAtOnce = 4'096;  // tokens that a search reads, so that a long prompt delays no step
 
