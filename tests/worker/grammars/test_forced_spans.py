@@ -286,18 +286,36 @@ class Plan:
     num_tokens = num_seqs = 4
 
 
-def waiting_spans() -> tuple[list[Span], BatchPlan]:
-    spans, plan = ForcedSpans(), cast(BatchPlan, Plan())
+def asking_matchers(*request_ids: int) -> list[Matcher]:
     matchers = []
-    for request_id in (1, 2, 3):
+    for request_id in request_ids:
         matcher = Matcher(cast(Any, Inner()), [END], [END], 1)
         matcher.request_id, matcher.names_forced = request_id, True
         matchers.append(matcher)
+    return matchers
+
+
+def waiting_spans() -> tuple[list[Span], BatchPlan]:
+    spans, plan = ForcedSpans(), cast(BatchPlan, Plan())
+    matchers = asking_matchers(1, 2, 3)
     spans.ask(matchers, np.array([3, 4, 5], np.int32), matchers)
     spans.remove(3)
     assert spans.take_unnamed() == [(1, [7, 8, 9]), (2, [7, 8, 9])]
     assert spans.take_unnamed() == []
     return spans.follow(plan), plan
+
+
+def test_two_forced_rows_of_four_save_half_of_their_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[float] = []
+    spent: list[float] = []
+    monkeypatch.setattr(ForcedWorth, "on_saved", lambda _, seconds: saved.append(seconds))
+    monkeypatch.setattr(ForcedWorth, "on_asked", lambda _, seconds: spent.append(seconds))
+    times = iter([0.0, 1.0, 10.0, 14.0, 14.0, 17.0])  # asked in 1, a step of 4, asked in 3
+    spans = ForcedSpans(clock=lambda: next(times))
+    for matchers in (asking_matchers(1, 2), asking_matchers()):
+        spans.ask(matchers, np.arange(len(matchers), dtype=np.int32), matchers)
+        spans.follow(cast(BatchPlan, Plan()))
+    assert (saved, spent) == ([2.0], [1.0, 3.0])
 
 
 def test_a_matcher_moves_on_by_what_the_plan_computes() -> None:
