@@ -9,9 +9,10 @@ answers are cut to a part of their lengths (--divisor), blocks that have ids wit
 trace as many consecutive requests are taken as have --tokens tokens.
 
 Load is relative to the rate at which `fcfs` is done with the same requests when all are there at once. The targets are
-measured before: TTFT is eight times that of a prompt of 1,024 tokens (of its part) alone, a second at least, and ITL
-twice that of 32 requests with such prompts, 8 ms at least, as a server promises nothing shorter. Every server has its
-turn with the same arrivals; equal requests are those of one priority, length of prompt and of answer.
+measured before, as a server with no flag promises them: TTFT is eight times that of a prompt of 1,024 tokens alone, a
+second at least, and ITL twice that of 32 requests with such prompts, 8 ms at least. These prompts are not cut, or
+shorter gaps would be asked for than are promised. Every server has its turn with the same arrivals; equal requests are
+those of one priority, length of prompt and of answer.
 bench/studies/recorded/traces.py is the same on simulated hardware.
 """
 
@@ -50,7 +51,8 @@ from schedcore.simulation.workloads.workload import NO_REQUEST, Workload
 
 OURS = "hocket"
 POLICIES = (OURS, "fcfs", "priority")
-TARGET_PROMPT, TARGET_DECODES = 1024, 32  # before --divisor; at once
+TARGET_PROMPT, TARGET_DECODES = 1024, 32  # tokens, in the model's context; at once
+TARGET_ANSWER = 64  # tokens
 LEAST_TTFT_MS, LEAST_ITL_MS = 1000, 8  # of a server's promise, as cpp/core/estimates/estimates.h says
 SAME_STEP_SECONDS = 0.005  # first tokens that are no further apart may be of one step
 SAME_TIME_SECONDS = 0.001  # arrivals that are no further apart may reach the server in any order
@@ -105,11 +107,13 @@ class Meter:
         self._capacities: dict[tuple[str, int], float] = {}
 
     def targets(self, server: ServerProcess) -> Targets:
-        prompt_len = TARGET_PROMPT // self._arguments.divisor
+        prompt_len = min(TARGET_PROMPT, self._max_tokens - TARGET_ANSWER)
         with server.turn():
             for seed in (1, 2):  # the first of each is to warm up
                 alone = self._closed(server, FixedWorkload(prompt_len, 1, self._vocab_size, seed), 8, 1)
-                crowd = self._closed(server, FixedWorkload(prompt_len, 64, self._vocab_size, 8 + seed), 96, 32)
+                crowd = self._closed(
+                    server, FixedWorkload(prompt_len, TARGET_ANSWER, self._vocab_size, 8 + seed), 96, 32
+                )
         if alone.ttft_ms is None or crowd.itl_ms is None:
             sys.exit(f"{server.name} answered nothing: its log is in {os.path.relpath(contestants.RESULTS)}")
         ttft_ms, itl_ms = round(8 * alone.ttft_ms.p50), round(2 * crowd.itl_ms.p50)
@@ -295,7 +299,7 @@ def describe(document: Document, arguments: argparse.Namespace) -> str:
         f"theirs. Load is relative to the rate at which `fcfs` is done with the same requests when all are there at "
         f"once. {PRIORITY_SHARE:.0%} of the requests, drawn, say `service_tier: priority`. Targets, measured on "
         f"`fcfs` before: TTFT {targets.ttft_ms:g} ms (eight times a prompt of "
-        f"{TARGET_PROMPT // document.divisor} tokens alone, {LEAST_TTFT_MS} at least), ITL "
+        f"{TARGET_PROMPT} tokens alone, {LEAST_TTFT_MS} at least), ITL "
         f"{targets.itl_ms:g} ms at P99 (twice that of {TARGET_DECODES} requests with such prompts, "
         f"{LEAST_ITL_MS} at least); no server is told them. {arguments.seeds} seeds. Requests of a "
         f"run: {counts}. Refused: {refused}; failed: {errors}.",
