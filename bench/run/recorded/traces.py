@@ -9,10 +9,11 @@ answers are cut to a part of their lengths (--divisor), blocks that have ids wit
 trace as many consecutive requests are taken as have --tokens tokens.
 
 Load is relative to the rate at which `fcfs` is done with the same requests when all are there at once. The targets are
-measured before, as a server with no flag promises them: TTFT is eight times that of a prompt of 1,024 tokens alone, a
-second at least, and ITL twice that of 32 requests with such prompts, 8 ms at least. These prompts are not cut, or
-shorter gaps would be asked for than are promised. Every server has its turn with the same arrivals; equal requests are
-those of one priority, length of prompt and of answer.
+measured before, by the rule of a server's own promise with no flag: TTFT is eight times that of a prompt of 1,024
+tokens alone, a second at least, and ITL twice that of 32 requests with such prompts, 8 ms at least. These prompts are
+not cut, since the rule's are not; what a server believes of its steps (hocket_promised_itl_seconds) may differ from
+what is measured. Every server has its turn with the same arrivals; equal requests are those of one priority, length of
+prompt and of answer.
 bench/studies/recorded/traces.py is the same on simulated hardware.
 """
 
@@ -51,7 +52,7 @@ from schedcore.simulation.workloads.workload import NO_REQUEST, Workload
 
 OURS = "hocket"
 POLICIES = (OURS, "fcfs", "priority")
-TARGET_PROMPT, TARGET_DECODES = 1024, 32  # tokens, in the model's context; at once
+TARGET_PROMPT, TARGET_DECODES = 1024, 32  # tokens; at once
 TARGET_ANSWER = 64  # tokens
 LEAST_TTFT_MS, LEAST_ITL_MS = 1000, 8  # of a server's promise, as cpp/core/estimates/estimates.h says
 SAME_STEP_SECONDS = 0.005  # first tokens that are no further apart may be of one step
@@ -107,7 +108,7 @@ class Meter:
         self._capacities: dict[tuple[str, int], float] = {}
 
     def targets(self, server: ServerProcess) -> Targets:
-        prompt_len = min(TARGET_PROMPT, self._max_tokens - TARGET_ANSWER)
+        prompt_len = TARGET_PROMPT
         with server.turn():
             for seed in (1, 2):  # the first of each is to warm up
                 alone = self._closed(server, FixedWorkload(prompt_len, 1, self._vocab_size, seed), 8, 1)

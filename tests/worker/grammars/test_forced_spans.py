@@ -240,6 +240,17 @@ def test_nobody_is_asked_long_where_forced_tokens_do_not_pay(tmp_path: Path, mon
     assert 0 < len(asked) < 0.3 * stats.num_steps
 
 
+def test_answers_are_those_without_where_it_is_asked_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(3)
+    monkeypatch.setattr(ForcedWorth, "wants", lambda _: rng.random() < 0.5)
+    engine, requests = forcing(cheap_profile(tmp_path)), [request(i) for i in range(1, 17)]
+    found = {request_id: outcome(deltas) for request_id, deltas in run(engine, requests).items()}
+    assert found == alone(requests)
+    assert engine.stats().num_right_guesses == engine.stats().num_guessed_tokens > 0
+
+
 @pytest.mark.parametrize(("saved", "is_asked"), [(0.0, False), (6e-6, False), (14e-6, True)])
 def test_who_asks_is_whom_it_pays(saved: float, is_asked: bool) -> None:
     worth, num_asked = ForcedWorth(), 0
