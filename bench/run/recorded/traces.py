@@ -9,11 +9,10 @@ answers are cut to a part of their lengths (--divisor), blocks that have ids wit
 trace as many consecutive requests are taken as have --tokens tokens.
 
 Load is relative to the rate at which `fcfs` is done with the same requests when all are there at once. The targets are
-measured before, by the rule of a server's own promise with no flag: TTFT is eight times that of a prompt of 1,024
-tokens alone, a second at least, and ITL twice that of 32 requests with such prompts, 8 ms at least. These prompts are
-not cut, since the rule's are not; what a server believes of its steps (hocket_promised_itl_seconds) may differ from
-what is measured. Every server has its turn with the same arrivals; equal requests are those of one priority, length of
-prompt and of answer.
+those that `hocket` derives by default. For ITL it is what it says that it promises (hocket_promised_itl_seconds), the
+mean of before and after its turn with the same arrivals, since it goes on learning; for TTFT the same rule, eight times
+what a prompt of 1,024 tokens takes alone and a second at least, as measured on `fcfs`. Every server has its turn with
+the same arrivals; equal requests are those of one priority, length of prompt and of answer.
 bench/studies/recorded/traces.py is the same on simulated hardware.
 """
 
@@ -33,6 +32,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import uvloop
+from prometheus_client.parser import text_string_to_metric_families
 
 from bench.lib import contestants, results
 from bench.lib.load.live_load import Addressee, bodies, drive
@@ -53,8 +53,9 @@ from schedcore.simulation.workloads.workload import NO_REQUEST, Workload
 OURS = "hocket"
 POLICIES = (OURS, "fcfs", "priority")
 TARGET_PROMPT, TARGET_DECODES = 1024, 32  # tokens; at once
-TARGET_ANSWER = 64  # tokens
-LEAST_TTFT_MS, LEAST_ITL_MS = 1000, 8  # of a server's promise, as cpp/core/estimates/estimates.h says
+TARGET_ANSWER = 256  # tokens
+LEAST_TTFT_MS = 1000  # of a server's promise, as cpp/core/estimates/estimates.h says
+PROMISED_ITL = "hocket_promised_itl_seconds"
 SAME_STEP_SECONDS = 0.005  # first tokens that are no further apart may be of one step
 SAME_TIME_SECONDS = 0.001  # arrivals that are no further apart may reach the server in any order
 HEADER = ("trace", "load", "policy", "attained", "TTFT / ITL attained", "TTFT p50 / p99", "ITL p99", "overtaken")
@@ -76,6 +77,7 @@ class Measurement(msgspec.Struct, frozen=True):
     seed: int
     policy: str
     rate: float  # offered, requests per second
+    targets: Targets
     attainment: Attainment
     report: LoadReport
     num_refused: int
@@ -90,7 +92,6 @@ class Document(msgspec.Struct, frozen=True):
     machine: results.Machine
     model: str
     divisor: int
-    targets: Targets
     num_requests: dict[str, int]  # of a trace's run
     measurements: list[Measurement]
 
@@ -107,18 +108,19 @@ class Meter:
         self._traces: dict[str, Trace] = {}
         self._capacities: dict[tuple[str, int], float] = {}
 
-    def targets(self, server: ServerProcess) -> Targets:
-        prompt_len = TARGET_PROMPT
-        with server.turn():
-            for seed in (1, 2):  # the first of each is to warm up
-                alone = self._closed(server, FixedWorkload(prompt_len, 1, self._vocab_size, seed), 8, 1)
-                crowd = self._closed(
-                    server, FixedWorkload(prompt_len, TARGET_ANSWER, self._vocab_size, 8 + seed), 96, 32
-                )
-        if alone.ttft_ms is None or crowd.itl_ms is None:
-            sys.exit(f"{server.name} answered nothing: its log is in {os.path.relpath(contestants.RESULTS)}")
-        ttft_ms, itl_ms = round(8 * alone.ttft_ms.p50), round(2 * crowd.itl_ms.p50)
-        return Targets(max(ttft_ms, LEAST_TTFT_MS), max(itl_ms, LEAST_ITL_MS))
+    def warm_up(self, servers: Sequence[ServerProcess]) -> float:
+        """Every server learns its step times from the same requests. Returns the target for first tokens, ms."""
+        first_token_ms = {}
+        for server in servers:
+            with server.turn():
+                for seed in (1, 2):
+                    alone = self._closed(server, FixedWorkload(TARGET_PROMPT, 1, self._vocab_size, seed), 8, 1)
+                    crowd = FixedWorkload(TARGET_PROMPT, TARGET_ANSWER, self._vocab_size, 8 + seed)
+                    self._closed(server, crowd, 2 * TARGET_DECODES, TARGET_DECODES)
+            if alone.ttft_ms is None:
+                sys.exit(f"{server.name} answered nothing: its log is in {os.path.relpath(contestants.RESULTS)}")
+            first_token_ms[server.name] = alone.ttft_ms.p50
+        return max(round(8 * first_token_ms["fcfs"]), LEAST_TTFT_MS)
 
     def _closed(self, server: ServerProcess, workload: FixedWorkload, num: int, concurrency: int) -> LoadReport:
         async def load() -> LoadReport:
@@ -150,28 +152,36 @@ class Meter:
             self._capacities[key] = len(traces) / span
         return self._capacities[key]
 
-    def measure(self, server: ServerProcess, cell: Cell, capacity: float, targets: Targets) -> Measurement:
+    def measure(
+        self, servers: Sequence[ServerProcess], cell: Cell, capacity: float, ttft_ms: float
+    ) -> list[Measurement]:
+        """Each server in its turn, judged by what ours promises."""
         rate = cell.load * capacity
         arrivals = at_rate(cell.source, self.rows(cell.source, cell.seed), rate, cell.seed)
         workload = with_priorities(arrivals, cell.seed)
-        traces, cpu = self._drive(server, workload)
-        found = Measurement(
-            cell.source.name,
-            cell.load,
-            cell.seed,
-            server.name,
-            rate,
-            attainment(traces, targets),
-            summarize(traces, cpu.client),
-            sum(trace.error.startswith("HTTP 429") for trace in traces),
-            num_overtaken(workload, traces) if cell.source.hash_block_size is None else None,
-            cpu.noise_ratio,
-        )
-        print(
-            f"{cell.source.name} at {cell.load:g} ({rate:.2f}/s, {len(workload)} requests), {server.name}: "
-            f"{found.attainment.both:.1%} attained, {found.report.num_errors} errors, noise {cpu.noise_ratio:.0%}",
-            file=sys.stderr,
-        )
+        runs, promises_ms = [], []
+        for server in servers:
+            before = promised_itl_ms(server)
+            runs.append((server.name, *self._drive(server, workload)))
+            if server.name == OURS:
+                promises_ms = [before, promised_itl_ms(server)]
+        if not all(promises_ms):
+            sys.exit(f"{OURS} does not say what it promises between two tokens ({PROMISED_ITL} in its /metrics)")
+        targets = Targets(ttft_ms, round(float(np.mean(promises_ms)), 2))
+        found = []
+        for name, traces, cpu in runs:
+            attained = attainment(traces, targets)
+            refused = sum(trace.error.startswith("HTTP 429") for trace in traces)
+            overtaken = num_overtaken(workload, traces) if cell.source.hash_block_size is None else None
+            report = summarize(traces, cpu.client)
+            key = cell.source.name, cell.load, cell.seed
+            found.append(Measurement(*key, name, rate, targets, attained, report, refused, overtaken, cpu.noise_ratio))
+            print(
+                f"{cell.source.name} at {cell.load:g} ({rate:.2f}/s, {len(workload)} requests), {name}: "
+                f"{attained.both:.1%} attained of {targets.itl_ms:g} ms, {report.num_errors} errors, "
+                f"noise {cpu.noise_ratio:.0%}",
+                file=sys.stderr,
+            )
         return found
 
     def _drive(self, server: ServerProcess, workload: Workload) -> tuple[list[RequestTrace], CpuUse]:
@@ -193,6 +203,14 @@ class Meter:
         return [b if priority < 0 else a for a, b, priority in zip(usual, preferred, workload.priority, strict=True)]
 
 
+def promised_itl_ms(server: ServerProcess) -> float:
+    """0: it does not say, or knows nothing of step times."""
+    with server.turn():
+        text = server.metrics_text()
+    samples = (s for family in text_string_to_metric_families(text) for s in family.samples)
+    return 1e3 * next((sample.value for sample in samples if sample.name == PROMISED_ITL), 0.0)
+
+
 def num_overtaken(workload: Workload, traces: Sequence[RequestTrace]) -> int:
     """Requests whose first token came after that of an equal one that had come later."""
     groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
@@ -209,7 +227,7 @@ def num_overtaken(workload: Workload, traces: Sequence[RequestTrace]) -> int:
     return count
 
 
-def measure_all(arguments: argparse.Namespace, folder: Path) -> tuple[Targets, dict[str, int], list[Measurement]]:
+def measure_all(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, int], list[Measurement]]:
     meter = Meter(folder, arguments)
     sources = [s.scaled(arguments.divisor, arguments.pauses) for s in SOURCES if is_wanted(s, arguments)]
     if not sources:
@@ -219,14 +237,13 @@ def measure_all(arguments: argparse.Namespace, folder: Path) -> tuple[Targets, d
     found = []
     with contestants.running(folder, policies) as servers:
         by_name = {server.name: server for server in servers}
-        targets = meter.targets(by_name["fcfs"])
-        print(f"targets: TTFT {targets.ttft_ms} ms, ITL {targets.itl_ms} ms", file=sys.stderr)
+        ttft_ms = meter.warm_up(servers)
         for source, seed in itertools.product(sources, range(arguments.seeds)):
             capacity = meter.capacity(by_name["fcfs"], source, seed)
             for turn, load in enumerate(arguments.loads):
                 order = servers[turn % len(servers) :] + servers[: turn % len(servers)]
-                found += [meter.measure(server, Cell(source, load, seed), capacity, targets) for server in order]
-    return targets, {source.name: len(meter.rows(source, 0)) for source in sources}, found
+                found += meter.measure(order, Cell(source, load, seed), capacity, ttft_ms)
+    return {source.name: len(meter.rows(source, 0)) for source in sources}, found
 
 
 def is_wanted(source: Source, arguments: argparse.Namespace) -> bool:
@@ -283,10 +300,12 @@ def row(key: tuple[str, float, str], runs: Sequence[Measurement]) -> list[str]:
 
 
 def describe(document: Document, arguments: argparse.Namespace) -> str:
-    machine, targets, runs = document.machine, document.targets, grouped(document.measurements)
+    machine, runs = document.machine, grouped(document.measurements)
     noise = float(np.median([m.noise_ratio for m in document.measurements]))
     refused = sum(m.num_refused for m in document.measurements)
     errors = sum(m.report.num_errors for m in document.measurements) - refused
+    targets = [m.targets for m in document.measurements]
+    promises = np.percentile([target.itl_ms for target in targets], [0, 50, 100])
     counts = ", ".join(f"{num} of {name}" for name, num in document.num_requests.items())
     lines = [
         "# Every trace, live",
@@ -298,11 +317,11 @@ def describe(document: Document, arguments: argparse.Namespace) -> str:
         "",
         f"Scaled: prompts and answers are 1/{document.divisor} of the traces' lengths, pauses {arguments.pauses:g} of "
         f"theirs. Load is relative to the rate at which `fcfs` is done with the same requests when all are there at "
-        f"once. {PRIORITY_SHARE:.0%} of the requests, drawn, say `service_tier: priority`. Targets, measured on "
-        f"`fcfs` before: TTFT {targets.ttft_ms:g} ms (eight times a prompt of "
-        f"{TARGET_PROMPT} tokens alone, {LEAST_TTFT_MS} at least), ITL "
-        f"{targets.itl_ms:g} ms at P99 (twice that of {TARGET_DECODES} requests with such prompts, "
-        f"{LEAST_ITL_MS} at least); no server is told them. {arguments.seeds} seeds. Requests of a "
+        f"once. {PRIORITY_SHARE:.0%} of the requests, drawn, say `service_tier: priority`. Targets: TTFT "
+        f"{targets[0].ttft_ms:g} ms (eight times a prompt of {TARGET_PROMPT} tokens alone on `fcfs`, {LEAST_TTFT_MS} "
+        f"at least), ITL at P99 what `{OURS}` says that it promises then ({promises[1]:.1f} ms in the median, "
+        f"{promises[0]:.1f} to {promises[2]:.1f}: it learns); no server is told them. "
+        f"{arguments.seeds} seeds. Requests of a "
         f"run: {counts}. Refused: {refused}; failed: {errors}.",
         "",
         "Overtaken: requests (%) whose first token came after that of an equal one (priority, lengths of prompt and "
@@ -345,10 +364,10 @@ def main() -> None:
     contestants.prepare_process()
     arguments = parse_arguments()
     date, machine, folder = results.now(), results.this_machine(), contestants.model_folder(arguments.model)
-    targets, num_requests, measurements = measure_all(arguments, folder)
+    num_requests, measurements = measure_all(arguments, folder)
     command = shlex.join(["python", "-m", "bench.run.recorded.traces", *sys.argv[1:]])
     document = Document(
-        command, date, results.commit(), machine, folder.name, arguments.divisor, targets, num_requests, measurements
+        command, date, results.commit(), machine, folder.name, arguments.divisor, num_requests, measurements
     )
     raw = contestants.RESULTS / f"traces-{date.replace(':', '')}.json"
     raw.write_bytes(msgspec.json.format(msgspec.json.encode(document)))

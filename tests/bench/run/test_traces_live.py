@@ -56,14 +56,17 @@ def test_who_is_behind_a_later_equal_is_overtaken() -> None:
 def test_the_page_compares_by_seed(tmp_path: Path) -> None:
     traces = {"hocket": served(0, 0.1), "fcfs": served(0, 0.1), "priority": served(0, 0.5)}
     found = [
-        Measurement("humaneval", 0.8, seed, policy, 4.0, attainment([t], TARGETS), summarize([t], 0.0), 0, 0, 0.01)
+        Measurement(
+            "humaneval", 0.8, seed, policy, 4.0, TARGETS, attainment([t], TARGETS), summarize([t], 0.0), 0, 0, 0.01
+        )
         for seed in range(2)
         for policy, t in traces.items()
     ]
     machine = Machine("a processor", 2, 1 << 30, 0.0)
-    document = Document("python", "2026-01-01", "abc", machine, "tiny", 4, TARGETS, {"humaneval": 1}, found)
+    document = Document("python", "2026-01-01", "abc", machine, "tiny", 4, {"humaneval": 1}, found)
     page = describe(document, parse_arguments(["--data", str(tmp_path)]))
     assert "| humaneval | 0.8 | +0.0 (+0.0, +0.0) | +100.0 (+100.0, +100.0) |" in " ".join(page.split("  ")).replace(
         "  ", " "
     )
     assert "| priority |" in page
+    assert "20.0 to 20.0" in page
