@@ -309,52 +309,64 @@ inline float sum(Vec v) {
   return (q[0] + q[2]) + (q[1] + q[3]);
 }
 
-// Two vectors whose lanes are partial sums in segments, halved: of each segment of a and of b, one half plus the other.
-template <int kSegment>
-inline Vec fold(Vec a, Vec b) {
+// Two vectors whose lanes are parts in segments, halved: of each segment of a and of b, one half joined with the other.
+// REQUIRES: join() does not mind their order. So what it is given is a blend and one shuffle, which are cheaper than
+// two shuffles: lower halves of a beside upper ones of b, and the other way round.
+template <int kSegment, class Join>
+inline Vec fold(Vec a, Vec b, const Join& join) {
 #if HOCKET_SIMD_WIDTH == 16
   if constexpr (kSegment == 16) {
-    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-           __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    return join(__builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 24, 25, 26, 27, 28, 29, 30, 31),
+                __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23));
   } else if constexpr (kSegment == 8) {
-    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-           __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+    return join(__builtin_shufflevector(a, b, 0, 1, 2, 3, 20, 21, 22, 23, 8, 9, 10, 11, 28, 29, 30, 31),
+                __builtin_shufflevector(a, b, 4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27));
   } else if constexpr (kSegment == 4) {
-    return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-           __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    return join(__builtin_shufflevector(a, b, 0, 1, 18, 19, 4, 5, 22, 23, 8, 9, 26, 27, 12, 13, 30, 31),
+                __builtin_shufflevector(a, b, 2, 3, 16, 17, 6, 7, 20, 21, 10, 11, 24, 25, 14, 15, 28, 29));
   } else {
-    return __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-           __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+    return join(__builtin_shufflevector(a, b, 0, 17, 2, 19, 4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31),
+                __builtin_shufflevector(a, b, 1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30));
   }
 #elif HOCKET_SIMD_WIDTH == 8
   if constexpr (kSegment == 8) {
-    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
-           __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+    return join(__builtin_shufflevector(a, b, 0, 1, 2, 3, 12, 13, 14, 15),
+                __builtin_shufflevector(a, b, 4, 5, 6, 7, 8, 9, 10, 11));
   } else if constexpr (kSegment == 4) {
-    return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
-           __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+    return join(__builtin_shufflevector(a, b, 0, 1, 10, 11, 4, 5, 14, 15),
+                __builtin_shufflevector(a, b, 2, 3, 8, 9, 6, 7, 12, 13));
   } else {
-    return __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14) +
-           __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+    return join(__builtin_shufflevector(a, b, 0, 9, 2, 11, 4, 13, 6, 15),
+                __builtin_shufflevector(a, b, 1, 8, 3, 10, 5, 12, 7, 14));
   }
 #else
   if constexpr (kSegment == 4) {
-    return __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    return join(__builtin_shufflevector(a, b, 0, 1, 6, 7), __builtin_shufflevector(a, b, 2, 3, 4, 5));
   } else {
-    return __builtin_shufflevector(a, b, 0, 4, 2, 6) + __builtin_shufflevector(a, b, 1, 5, 3, 7);
+    return join(__builtin_shufflevector(a, b, 0, 5, 2, 7), __builtin_shufflevector(a, b, 1, 4, 3, 6));
   }
 #endif
 }
 
-// Lane i of the result is the sum over the lanes of v[i]. Overwrites v.
-template <int kNum = kWidth>
-[[gnu::always_inline]] inline Vec sum_each(Vec* v) {
+// Lane i of the result is what join() makes of the lanes of v[i]. Overwrites v.
+template <int kNum, class Join>
+[[gnu::always_inline]] inline Vec join_each(Vec* v, const Join& join) {
   if constexpr (kNum == 1) {
     return v[0];
   } else {
-    for (int i = 0; i < kNum / 2; ++i) v[i] = fold<kNum>(v[i], v[i + kNum / 2]);
-    return sum_each<kNum / 2>(v);
+    for (int i = 0; i < kNum / 2; ++i) v[i] = fold<kNum>(v[i], v[i + kNum / 2], join);
+    return join_each<kNum / 2>(v, join);
   }
+}
+
+// Lane i of the result is the sum over the lanes of v[i]. Overwrites v.
+[[gnu::always_inline]] inline Vec sum_each(Vec* v) {
+  return join_each<kWidth>(v, [](Vec a, Vec b) { return a + b; });
+}
+
+// Likewise the largest.
+[[gnu::always_inline]] inline Vec max_each(Vec* v) {
+  return join_each<kWidth>(v, [](Vec a, Vec b) { return max(a, b); });
 }
 
 // The sums over the lanes of v[0], v[1], v[2] and v[3].

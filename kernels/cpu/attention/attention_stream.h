@@ -167,7 +167,9 @@ class StreamAttention {
       for (int64_t h = 0; h < num_heads; ++h) add_scores({block.keys + j, next, offset + h * head_dim_}, h, rows, j);
     }
     for (int64_t h = 0; h < num_heads; ++h) scales.apply(kKeys, h, block.first, block.end, rows.scores);
-    for (int64_t r = 0; r < num_heads * group_; ++r) softmax(block.first, block.end, rows, r);
+    const int64_t num_rows = num_heads * group_;
+    for (int64_t r = 0; r < num_rows; r += kWidth)
+      softmax(block.first, block.end, rows, r, min<int64_t>(kWidth, num_rows - r));
     for (int64_t h = 0; h < num_heads; ++h) scales.apply(kValues, h, block.first, block.end, rows.scores);
     for (int64_t j = begin; j < block.end; j += kGroup) {
       const T* const* next = ahead(block.values, j, block.end, next_keys);
@@ -182,7 +184,7 @@ class StreamAttention {
 
   // The scores of the query heads of KV head h with the group of keys from j on.
   void add_scores(const StreamGroup<T>& keys, int64_t h, const Rows& rows, int64_t j) const {
-    for_rows(h, [&]<int kRows, bool kFetch>(int64_t r) {
+    for_rows<Products::kMaxKeyRows>(h, [&]<int kRows, bool kFetch>(int64_t r) {
       const Query* q = rows.q + r * row_size_;
       Products::template scores<kRows, kFetch>(q, keys, head_dim_, rows.scores + r * kKeyBlock + j);
     });
@@ -190,14 +192,14 @@ class StreamAttention {
 
   // The group of values from j on, added to the outputs of the query heads of KV head h.
   void add_outputs(const StreamGroup<T>& values, int64_t h, const Rows& rows, int64_t j) const {
-    for_rows(h, [&]<int kRows, bool kFetch>(int64_t r) {
+    for_rows<Products::kMaxValueRows>(h, [&]<int kRows, bool kFetch>(int64_t r) {
       const Weight* weights = rows.weights + r * kKeyBlock + j;
       Products::template add_values<kRows, kFetch>(weights, values, head_dim_, rows.state.now.out + r * row_size_);
     });
   }
 
-  // fn<n, is_first>(r) for the query heads of KV head h, 4, 2 or 1 at a time, r the first of them.
-  template <class Fn>
+  // fn<n, is_first>(r) for the query heads of KV head h, kMax or fewer at a time, r the first of them.
+  template <int kMax, class Fn>
   void for_rows(int64_t h, const Fn& fn) const {
     const int64_t begin = h * group_, end = begin + group_;
     int64_t r = begin;
@@ -205,38 +207,53 @@ class StreamAttention {
       r == begin ? fn.template operator()<kRows, true>(r) : fn.template operator()<kRows, false>(r);
       r += kRows;
     };
-    if constexpr (Products::kMaxRows >= 4) {
+    if constexpr (kMax >= 8) {
+      while (r + 8 <= end) take.template operator()<8>();
+      if (r + 7 == end) return take.template operator()<7>();
+      if (r + 6 == end) return take.template operator()<6>();
+      if (r + 5 == end) return take.template operator()<5>();
+    }
+    if constexpr (kMax >= 4) {
       while (r + 4 <= end) take.template operator()<4>();
     }
     while (r + 2 <= end) take.template operator()<2>();
     if (r < end) take.template operator()<1>();
   }
 
-  // weights = exp(scores - top) in row r, and its state brought up to date. Those of keys that are not seen are zero.
-  void softmax(int64_t first, int64_t end, const Rows& rows, int64_t r) const {
+  // weights = exp(scores - top) of the n <= kWidth rows from `row` on, and their states brought up to date. Those of
+  // keys that are not seen are zero.
+  void softmax(int64_t first, int64_t end, const Rows& rows, int64_t row, int64_t n) const {
     const AttentionState& state = rows.state.now;
-    float* scores = rows.scores + r * kKeyBlock;
-    Weight* weights = rows.weights + r * kKeyBlock;
-    const int64_t group_begin = first / kGroup * kGroup, group_end = round_up(end, kGroup);
-    for (int64_t j = group_begin; j < first; ++j) scores[j] = -kInfinity;
-    for (int64_t j = end; j < group_end; ++j) scores[j] = -kInfinity;
-    Vec top_vec = splat(state.top[r]);
-    for (int64_t j = group_begin; j < group_end; j += kWidth) top_vec = max(top_vec, load(scores + j));
-    const float top = max_lane(top_vec);
-    if (top != state.top[r]) {
-      const float decay = exp(splat(state.top[r] - top))[0];
-      state.top[r] = top;
-      state.total[r] *= decay;
-      float* out = state.out + r * row_size_;
-      for (int64_t i = 0; i < row_size_; i += kWidth) store(out + i, load(out + i) * decay);
+    const int64_t begin = first / kGroup * kGroup, behind = round_up(end, kGroup);
+    Vec of_rows[kWidth];
+    for (int64_t r = 0; r < kWidth; ++r) {
+      float* scores = rows.scores + (row + min(r, n - 1)) * kKeyBlock;
+      for (int64_t j = begin; j < first; ++j) scores[j] = -kInfinity;
+      for (int64_t j = end; j < behind; ++j) scores[j] = -kInfinity;
+      of_rows[r] = load(scores + begin);
+      for (int64_t j = begin + kWidth; j < behind; j += kWidth) of_rows[r] = max(of_rows[r], load(scores + j));
     }
-    Vec total{};
-    for (int64_t j = group_begin; j < group_end; j += kWidth) {
-      const Vec weight = Products::round_weight(exp(load(scores + j) - top));
-      Products::store_weight(weights + j, weight);
-      total += weight;
+    const Vec old_top = load_up_to(state.top + row, n), top = max(old_top, max_each(of_rows));
+    const Vec decay = exp(old_top - top);
+    float tops[kWidth], decays[kWidth];
+    store(tops, top);
+    store(decays, decay);
+    for (int64_t r = n; r < kWidth; ++r) of_rows[r] = Vec{};
+    for (int64_t r = 0; r < n; ++r) {
+      const float* scores = rows.scores + (row + r) * kKeyBlock;
+      Weight* weights = rows.weights + (row + r) * kKeyBlock;
+      Vec total{};
+      for (int64_t j = begin; j < behind; j += kWidth) {
+        const Vec weight = Products::round_weight(exp(load(scores + j) - tops[r]));
+        Products::store_weight(weights + j, weight);
+        total += weight;
+      }
+      of_rows[r] = total;
+      float* out = state.out + (row + r) * row_size_;
+      for (int64_t i = 0; i < row_size_; i += kWidth) store(out + i, load(out + i) * decays[r]);
     }
-    state.total[r] += sum(total);
+    store_first(state.total + row, load_up_to(state.total + row, n) * decay + sum_each(of_rows), n);
+    store_first(state.top + row, top, n);
   }
 
   const PagedAttentionArgs& args_;

@@ -38,7 +38,8 @@ class StreamProducts {
   using Weight = float;
   using Element = float;  // what attention_tile.h multiplies
   static constexpr int kPerElement = 1;
-  static constexpr int kMaxRows = 2;  // query heads at a time
+  static constexpr int kMaxKeyRows = 2;    // query heads at a time
+  static constexpr int kMaxValueRows = 2;  // likewise
 
   // Of a query head and of its result, in elements; what is behind the head is zero.
   static constexpr int64_t row_size(int64_t head_dim) { return round_up(head_dim, kWidth); }

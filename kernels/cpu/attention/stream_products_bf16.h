@@ -21,7 +21,8 @@ class StreamPairs {
   using Weight = BFloat16;
   using Element = BFloat16Pair;
   static constexpr int kPerElement = 2;
-  static constexpr int kMaxRows = 4;
+  static constexpr int kMaxKeyRows = 4;
+  static constexpr int kMaxValueRows = 8;
 
   static constexpr int64_t row_size(int64_t head_dim) { return round_up(head_dim, kChunk); }
 
@@ -87,7 +88,7 @@ class StreamPairs {
 
   template <int kRows, bool kFetch>
   static void add_values(const Weight* weights, const StreamGroup<BFloat16>& values, int64_t head_dim, float* out) {
-    constexpr int kMany = 8 / kRows;  // chunks at a time: 16 sums
+    constexpr int kMany = max(8 / kRows, 1);  // chunks at a time: 16 sums
     const int64_t row = row_size(head_dim);
     int64_t i = 0;
     const auto step = [&]<int kChunks>(bool is_whole) {
@@ -96,9 +97,9 @@ class StreamPairs {
       i += kChunks * kChunk;
     };
     while (i + kMany * kChunk <= head_dim) step.template operator()<kMany>(true);
-    if (kMany > 4 && i + 4 * kChunk <= head_dim) step.template operator()<4>(true);
-    while (i + 2 * kChunk <= head_dim) step.template operator()<2>(true);
-    if (i + kChunk <= head_dim) step.template operator()<1>(true);
+    if (kMany > 4 && i + 4 * kChunk <= head_dim) step.template operator()<min(kMany, 4)>(true);
+    while (kMany > 1 && i + 2 * kChunk <= head_dim) step.template operator()<min(kMany, 2)>(true);
+    while (i + kChunk <= head_dim) step.template operator()<1>(true);
     if (i < head_dim) step.template operator()<1>(false);
   }
 
