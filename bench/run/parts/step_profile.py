@@ -4,15 +4,17 @@
     python -m bench.run.parts.step_profile models/random-15m models/random-100m models/random-0.5b
                                           [--batch 1 64] [--steps 300]
 
-Requests of --prompt tokens decode greedily until --steps steps were timed. A stage's time is its mean over the fastest
-tenth of the steps: others who use the machine only make steps slower. limit: the weights that a step reads, over the
-read bandwidth of memory measured in the same run; a model that fits the processor's caches may be faster.
+Requests of --prompt tokens decode greedily until --steps steps were timed, all of them in each. A stage's time is its
+mean over the fastest tenth of the steps: others who use the machine only make steps slower. limit: the weights that a
+step reads, over the read bandwidth of memory measured in the same run; a model that fits the processor's caches may be
+faster.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,20 +116,22 @@ class TimedEngine:
 
 
 def profile(folder: Path, *, batch: int, prompt: int, num_steps: int, threads: int, bandwidth: float) -> StepProfile:
+    # Those that begin while others are still computed must not end before the last step.
+    longest = 2 * num_steps + 16 * batch
     config = EngineConfig(
         model=str(folder),
         device="cpu",
         num_threads=threads,
         max_num_seqs=batch,
         max_num_batched_tokens=2048,
-        max_model_len=prompt + num_steps + 16,
+        max_model_len=prompt + longest + 16,
     )
     engine = build_engine(config, time.monotonic())[0]
     timed = TimedEngine(engine)
     rng = np.random.default_rng(0)
     for i in range(1, batch + 1):
         tokens: list[int] = rng.integers(3, 200, prompt).tolist()
-        request = EngineRequest(i, tokens, num_steps + 8, SamplingParams(temperature=0.0))
+        request = EngineRequest(i, tokens, longest, SamplingParams(temperature=0.0))
         engine.add(GATEWAY, request)
     while engine.stats().num_prompt_tokens < batch * prompt:
         timed.step()
@@ -135,6 +139,8 @@ def profile(folder: Path, *, batch: int, prompt: int, num_steps: int, threads: i
     gc.collect()
     gc.freeze()  # as in an engine
     steps = [_step(timed) for _ in range(num_steps)]
+    if (num_left := sum(engine.stats().num_running)) != batch:
+        sys.exit(f"{folder.name}: only {num_left} of {batch} requests ran to the end: take more --steps")
     return StepProfile(folder.name, batch, fastest(steps), streamed_weight_bytes(folder) / bandwidth * 1e6)
 
 
