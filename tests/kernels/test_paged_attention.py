@@ -49,7 +49,19 @@ def assert_equals_twin(
 @pytest.mark.parametrize("sequences", [DECODES, CHUNKS, MIXED], ids=["decodes", "chunks", "mixed"])
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "head_dim"),
-    [(8, 4, 32), (12, 12, 64), (14, 2, 64), (4, 1, 128), (8, 1, 96), (3, 3, 80), (2, 2, 256), (4, 2, 8), (6, 2, 16)],
+    [
+        (8, 4, 32),
+        (12, 12, 64),
+        (14, 2, 64),
+        (28, 4, 128),
+        (24, 2, 64),
+        (4, 1, 128),
+        (8, 1, 96),
+        (3, 3, 80),
+        (2, 2, 256),
+        (4, 2, 8),
+        (6, 2, 16),
+    ],
 )
 def test_equals_its_twin(
     device: KernelDevice,
